@@ -4,7 +4,8 @@ A client talks to the controller with one `Request` and gets exactly one reply t
 cannot be met yet are *parked* by the controller until they can, until `wait_s` is over (the reply is then empty), or until a `Cancel` names them.
 Shards carry tensor bytes and are reached by the client itself: no caller ever names a shard or a row index.
 
-Units: seconds (`*_s`), bytes (`*_bytes`), groups unless a field says rows. Versions count committed global batches of the topic's model; 0 is a value.
+Units: seconds (`*_s`), bytes (`*_bytes`), groups unless a field says rows. Versions count committed global batches of the topic's model; 0 is a
+value.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 # ---------------------------------------------------------------- schema
 
 
-class Column(Record):
+class Column(Record, frozen=True):
     """One typed column of a topic. A (row, column) is written once."""
 
     name: str
@@ -41,7 +42,7 @@ class Column(Record):
     optional: bool = False  # a row is ready for a consumer without it
 
 
-class Consumer(Record):
+class Consumer(Record, frozen=True):
     """One stage's view of a topic: what it must see before it can have a row, and how it is served."""
 
     name: str
@@ -53,7 +54,7 @@ class Consumer(Record):
     needs_weights: bool = False  # take only rows whose newest token version <= the taker's loaded version
 
 
-class Window(Record):
+class Window(Record, frozen=True):
     """The staleness window (flow control) of a topic: permits, clock, policy.
 
     capacity = (staleness + 1) * batch open groups; `staleness=None` means bounded by bytes only.
@@ -67,7 +68,7 @@ class Window(Record):
     requeue: bool = False  # policy drop: hand the dropped prompt out again instead of the source's next one
 
 
-class TopicSpec(Record):
+class TopicSpec(Record, frozen=True):
     name: str
     model: str  # whose commits are this topic's clock
     columns: tuple[Column, ...]
@@ -86,7 +87,7 @@ class TopicSpec(Record):
 # ---------------------------------------------------------------- where bytes are
 
 
-class Slice(Record, array_like=True):
+class Slice(Record, frozen=True, array_like=True):
     """One row's values of one column inside a shard: segment `block`, elements [start, stop)."""
 
     shard: int
@@ -95,7 +96,7 @@ class Slice(Record, array_like=True):
     stop: int
 
 
-class ModelVersion(Record, array_like=True):
+class ModelVersion(Record, frozen=True, array_like=True):
     """Identity of weights as the queue sees it; ordered by (epoch, version)."""
 
     model: str
@@ -112,7 +113,7 @@ class Request(msgspec.Struct, tag=True, frozen=True, forbid_unknown_fields=True,
     id: int = 0
 
 
-class Register(Request):
+class Register(Request, frozen=True):
     """Join. `name` is stable across restarts (rollout-0); a new incarnation of a name ends every lease of the old one."""
 
     name: str
@@ -123,7 +124,7 @@ class Register(Request):
     endpoints: dict[str, str] = {}  # what this member serves, e.g. {"publisher:policy": "tcp://127.0.0.1:4711"}
 
 
-class Watch(Request):
+class Watch(Request, frozen=True):
     """Heartbeat and desired state in one: replied at once when the directive is newer than `seen`, else when it changes or after `wait_s`."""
 
     member: str
@@ -132,10 +133,11 @@ class Watch(Request):
     loaded: dict[str, int] = {}  # model -> version it computes with
     busy: dict[str, float] = {}  # seconds since start in "busy", "wait", "paused" (cumulative), gauges of the role
     duty_done: str | None = None  # a duty just finished
+    endpoints: dict[str, str] = {}  # what this member serves besides what it registered with
     wait_s: float = 1.0
 
 
-class Failed(Request):
+class Failed(Request, frozen=True):
     """A worker raised: the run ends and carries this traceback."""
 
     member: str
@@ -144,12 +146,12 @@ class Failed(Request):
     traceback: str
 
 
-class Leave(Request):
+class Leave(Request, frozen=True):
     member: str
     incarnation: int
 
 
-class MemberDead(Request):
+class MemberDead(Request, frozen=True):
     """Death notice from whoever saw the process end (the launcher)."""
 
     member: str
@@ -158,7 +160,7 @@ class MemberDead(Request):
     fatal: bool = False  # the role cannot be restarted: the run stops
 
 
-class PromptPut(Record):
+class PromptPut(Record, frozen=True):
     """One prompt: becomes the group `gid` when it is handed out. `columns` are the group's shared columns."""
 
     gid: int  # position in the source's endless order (epoch * len(data) + index): unique, dense, the canonical order
@@ -166,7 +168,7 @@ class PromptPut(Record):
     rows: int | None = None  # trajectories wanted; None: the topic's rows_per_group
 
 
-class PutPrompts(Request):
+class PutPrompts(Request, frozen=True):
     """Idempotent by gid. Parks while `prompts_bound` prompts wait. The cursor is stored with the put, atomically."""
 
     topic: str
@@ -177,7 +179,7 @@ class PutPrompts(Request):
     wait_s: float = 30.0
 
 
-class Demand(Request):
+class Demand(Request, frozen=True):
     """Source: parks until more prompts are wanted or the topic is done."""
 
     topic: str
@@ -186,14 +188,14 @@ class Demand(Request):
     wait_s: float = 30.0
 
 
-class ClosePrompts(Request):
+class ClosePrompts(Request, frozen=True):
     """The run's total: `count` groups are to be trained. Replacements of dropped groups come on top. Idempotent."""
 
     topic: str
     count: int
 
 
-class Pull(Request):
+class Pull(Request, frozen=True):
     """Rollout: admission is this hand-out. Parks until a permit, bytes and a prompt with min_version <= `loaded` are there."""
 
     topic: str
@@ -204,14 +206,14 @@ class Pull(Request):
     wait_s: float = 30.0
 
 
-class ProgressItem(Record, array_like=True):
+class ProgressItem(Record, frozen=True, array_like=True):
     gid: int
     fence: int
     tokens: int  # generated so far by this attempt
     oldest_version: int | None  # of this attempt's surviving tokens; None before the first
 
 
-class Progress(Request):
+class Progress(Request, frozen=True):
     """Renews generation leases by progress: an item whose `tokens` did not grow does not renew its lease."""
 
     topic: str
@@ -220,7 +222,7 @@ class Progress(Request):
     items: list[ProgressItem]
 
 
-class RowPut(Record):
+class RowPut(Record, frozen=True):
     """One finished trajectory row of a leased group. `row` is the sample's place in its group, 0-based."""
 
     gid: int
@@ -232,7 +234,7 @@ class RowPut(Record):
     newest_version: int
 
 
-class PutRows(Request):
+class PutRows(Request, frozen=True):
     """Publish rows and close groups, atomically per group. Late or fenced groups come back in `closed`; their bytes are freed."""
 
     topic: str
@@ -242,7 +244,7 @@ class PutRows(Request):
     close: dict[int, int] = {}  # gid -> row count: the producer closes the group
 
 
-class DropGroups(Request):
+class DropGroups(Request, frozen=True):
     """A holder gives groups up for good (a reward that timed out, a prompt too long). Counted under `reason`."""
 
     topic: str
@@ -252,7 +254,7 @@ class DropGroups(Request):
     reason: str
 
 
-class Take(Request):
+class Take(Request, frozen=True):
     """Lease rows or whole groups for a stage.
 
     A terminal consumer names its `step` (= the version it trains from); the controller never hands out more than what is left of that batch.
@@ -269,7 +271,7 @@ class Take(Request):
     wait_s: float = 30.0
 
 
-class WriteBack(Request):
+class WriteBack(Request, frozen=True):
     """Outputs of a leased batch and, with it, the acknowledgement of the lease."""
 
     topic: str
@@ -282,7 +284,7 @@ class WriteBack(Request):
     weights: ModelVersion | None = None  # what made the columns
 
 
-class Release(Request):
+class Release(Request, frozen=True):
     """Give a lease back undone: its rows are ready again."""
 
     topic: str
@@ -292,7 +294,7 @@ class Release(Request):
     lease: int
 
 
-class Commit(Request):
+class Commit(Request, frozen=True):
     """One optimizer step: groups trained, version + 1, permits back. Idempotent by (model, epoch, step)."""
 
     topic: str
@@ -306,7 +308,7 @@ class Commit(Request):
     info: dict[str, float] = {}  # the trainer's metrics of this step, for the record
 
 
-class Published(Request):
+class Published(Request, frozen=True):
     """The publisher holds these weights, whole and digested: they become the desired ones."""
 
     weights: ModelVersion
@@ -314,7 +316,7 @@ class Published(Request):
     incarnation: int
 
 
-class Report(Request):
+class Report(Request, frozen=True):
     """A fact for the event log and the run's record (evaluation result, exported weights, sync phases)."""
 
     member: str
@@ -323,19 +325,19 @@ class Report(Request):
     data: dict[str, float | int | str]
 
 
-class Cancel(Request):
+class Cancel(Request, frozen=True):
     """Answer the parked request `target` of this connection now: with what it has, else empty. Its reply is its own; this one is OkEmpty."""
 
     target: int
 
 
-class Stop(Request):
+class Stop(Request, frozen=True):
     """Ask the run to end: every directive becomes `stop`."""
 
     reason: str
 
 
-class Status(Request):
+class Status(Request, frozen=True):
     """One snapshot of everything that is not tensor bytes."""
 
 
@@ -345,22 +347,22 @@ class Reply(msgspec.Struct, tag=True, frozen=True, kw_only=True):
     id: int = 0  # the request it answers
 
 
-class OkEmpty(Reply):
+class OkEmpty(Reply, frozen=True):
     """Done; or, for a parked request, nothing came within `wait_s`."""
 
 
-class ErrorReply(Reply):
+class ErrorReply(Reply, frozen=True):
     code: str  # "malformed" | "unknown_topic" | "unknown_member" | "stale_incarnation" | "bad_request" | "internal" | ...
     message: str  # key, value, rule, consequence, fix
 
 
-class ShardInfo(Record):
+class ShardInfo(Record, frozen=True):
     index: int
     endpoint: str
     server_key: str = ""  # CURVE public key (Z85), "" without CURVE
 
 
-class OkRegistered(Reply):
+class OkRegistered(Reply, frozen=True):
     member: str
     incarnation: int
     config: bytes  # the resolved configuration of the run, opaque to the queue
@@ -368,7 +370,7 @@ class OkRegistered(Reply):
     shards: list[ShardInfo]
 
 
-class Directive(Record):
+class Directive(Record, frozen=True):
     """Desired state. Workers reconcile; nothing is called on them."""
 
     revision: int
@@ -380,25 +382,25 @@ class Directive(Record):
     endpoints: dict[str, str] = {}  # e.g. where the publisher of a model answers
     members: int = 0  # membership epoch: grows with every join, leave and death
     alive: list[str] = []  # "name#incarnation" of the members now
-    cancelled: list[int] = []  # gids this member holds that were dropped
+    cancelled: list[tuple[int, int]] = []  # (gid, fence) of attempts this member held that were dropped since its last directive
 
 
-class OkDirective(Reply):
+class OkDirective(Reply, frozen=True):
     directive: Directive
 
 
-class OkPrompts(Reply):
+class OkPrompts(Reply, frozen=True):
     accepted: int  # how many of the put were new
     cursor: int  # the stored cursor, which is the larger one
 
 
-class OkDemand(Reply):
+class OkDemand(Reply, frozen=True):
     wanted: int  # prompts that may be put now; 0 after wait_s
     cursor: int
     done: bool  # the topic's count is trained or the run stops
 
 
-class GroupLease(Record):
+class GroupLease(Record, frozen=True):
     gid: int
     fence: int  # goes with every later message about this attempt
     min_version: int  # no token of it may be made by older weights
@@ -406,21 +408,21 @@ class GroupLease(Record):
     columns: dict[str, Slice]  # the group's shared columns
 
 
-class OkPulled(Reply):
+class OkPulled(Reply, frozen=True):
     groups: list[GroupLease]
     done: bool = False  # nothing will ever come again
     need_version: int | None = None  # admission waits for a replica with at least this loaded
 
 
-class OkProgress(Reply):
+class OkProgress(Reply, frozen=True):
     closed: list[int]  # gids that are dropped or no longer yours: abort them
 
 
-class OkPut(Reply):
+class OkPut(Reply, frozen=True):
     closed: list[int]  # gids refused: late, dropped or fenced. Counted, never an error
 
 
-class RowRef(Record, array_like=True):
+class RowRef(Record, frozen=True, array_like=True):
     """One row as a consumer gets it. `columns` follows the consumer's inputs; None where an optional one is missing."""
 
     gid: int
@@ -430,7 +432,7 @@ class RowRef(Record, array_like=True):
     columns: list[Slice | None]
 
 
-class OkTaken(Reply):
+class OkTaken(Reply, frozen=True):
     lease: int = -1  # -1: nothing
     rows: list[RowRef] = []  # rows of a group are adjacent, in row order; groups in the sampler's order
     version: int = 0  # the topic's clock at hand-out
@@ -438,21 +440,21 @@ class OkTaken(Reply):
     done: bool = False  # nothing will ever come again
 
 
-class OkWritten(Reply):
+class OkWritten(Reply, frozen=True):
     closed: list[int]  # gids whose columns were refused
 
 
-class OkCommitted(Reply):
+class OkCommitted(Reply, frozen=True):
     version: int
     trained: int  # groups trained so far
     done: bool
 
 
-class OkStatus(Reply):
+class OkStatus(Reply, frozen=True):
     status: StatusRecord
 
 
-class ConsumerStatus(Record):
+class ConsumerStatus(Record, frozen=True):
     name: str
     done_rows: int
     leased_rows: int
@@ -460,7 +462,7 @@ class ConsumerStatus(Record):
     waiting: list[str]  # members parked
 
 
-class TopicStatus(Record):
+class TopicStatus(Record, frozen=True):
     name: str
     version: int
     ledger: dict[str, int]  # groups by state; dropped by reason as "dropped:reason"
@@ -473,9 +475,10 @@ class TopicStatus(Record):
     stored_rows: int
     consumers: list[ConsumerStatus]
     oldest_open: str  # gid, state, waiting for what, since when
+    late: int = 0  # puts, closes and write-backs that came after their group ended or their lease was lost
 
 
-class StatusRecord(Record):
+class StatusRecord(Record, frozen=True):
     state: RunState
     reason: str
     members: dict[str, str]  # "name#incarnation" -> role
@@ -486,7 +489,7 @@ class StatusRecord(Record):
 # ---------------------------------------------------------------- what an observer sees
 
 
-class Event(Record):
+class Event(Record, frozen=True):
     """One line of the append-only log: every change of the ledger, of versions and of membership."""
 
     t_s: float  # controller's monotonic clock, since its start
@@ -506,5 +509,6 @@ AnyRequest = (
     | Release | Commit | Published | Report | Cancel | Stop | Status
 )
 AnyReply = (
-    OkEmpty | ErrorReply | OkRegistered | OkDirective | OkPrompts | OkDemand | OkPulled | OkProgress | OkPut | OkTaken | OkWritten | OkCommitted | OkStatus
+    OkEmpty | ErrorReply | OkRegistered | OkDirective | OkPrompts | OkDemand | OkPulled | OkProgress | OkPut | OkTaken | OkWritten | OkCommitted
+    | OkStatus
 )

@@ -5,7 +5,7 @@ Rollout, reward, actor-forward, ref-forward, advantage and trainer are entries; 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -58,6 +58,15 @@ class StageCompute(Protocol):
         """Copy a complete set in (stages with a model that is not frozen)."""
 
     def close(self) -> None: ...
+
+
+class GroupsFailed(Exception):
+    """Raised by `compute`: these groups can never be served (a reward that timed out). They are dropped and counted under `reason`; the rest of the
+    lease is handed out again. Any other exception ends the run with the worker's name and traceback."""
+
+    def __init__(self, gids: Sequence[int], reason: str, detail: str) -> None:
+        super().__init__(f"groups {list(gids)}: {detail}; they are dropped({reason})")
+        self.gids, self.reason = list(gids), reason
 
 
 class StageFactory(Protocol):

@@ -1,0 +1,69 @@
+# Two commands: `make demo` trains, `make test` tests. Both set up .venv first.
+
+PYTHON ?= python3
+VENV ?= .venv
+RUN_DIR ?=
+ARGS ?=
+
+# Where torch comes from on Linux: PyTorch's own CPU index, for PyPI's build brings gigabytes of CUDA libraries.
+# Empty (TORCH_INDEX=): from wherever pip is configured to look.
+ifeq ($(shell uname -s),Linux)
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+else
+TORCH_INDEX ?=
+endif
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints/core.txt)
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: demo test lint types unit test-e2e docs clean venv venv-dev
+
+demo: venv
+	$(BIN)/asyncflow train recipes/quickstart $(if $(RUN_DIR),--run-dir $(RUN_DIR)) $(ARGS)
+
+test: lint types unit
+
+lint: venv-dev
+	$(BIN)/ruff check .
+
+types: venv-dev
+	$(BIN)/mypy
+
+unit: venv-dev
+	$(BIN)/python -m pytest $(ARGS)
+
+test-e2e: venv-dev
+	$(BIN)/python -m pytest -m e2e --durations=0 $(ARGS)
+
+docs: venv
+	$(BIN)/python -m asyncflow.config.docs docs/configuration.md
+
+venv: $(VENV)/.core
+venv-dev: $(VENV)/.dev
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || \
+	  { echo "PYTHON=$(PYTHON) is $$($(PYTHON) --version 2>&1): Python 3.11 to 3.13 is needed; make PYTHON=python3.12 …" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || \
+	  { rm -rf $(VENV); echo "$(PYTHON) cannot make virtual environments; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+
+# torch first and alone, so that only torch is looked for in TORCH_INDEX. A mirror's user, who cannot reach it, gets torch with the rest.
+$(VENV)/.torch: constraints/core.txt | $(BIN)/python
+ifneq ($(strip $(TORCH_INDEX)),)
+	@$(PIP) install --quiet --no-deps --retries 1 --timeout 20 --index-url $(TORCH_INDEX) $(TORCH) || \
+	  echo "TORCH_INDEX=$(TORCH_INDEX) did not serve $(TORCH): taking it from where pip is configured to look" >&2
+endif
+	@touch $@
+
+$(VENV)/.core: pyproject.toml constraints/core.txt $(VENV)/.torch
+	$(PIP) install --quiet -c constraints/core.txt -e .
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml constraints/dev.txt $(VENV)/.torch
+	$(PIP) install --quiet -c constraints/dev.txt -e '.[dev]'
+	@touch $@ $(VENV)/.core
+
+clean:
+	rm -rf $(VENV) runs .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info

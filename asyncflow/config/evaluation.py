@@ -1,0 +1,12 @@
+"""Settings of evaluation: when, on how many held-out items."""
+
+from __future__ import annotations
+
+from asyncflow.config.settings import Settings
+
+
+class EvaluationSettings(Settings, frozen=True):
+    """Greedy accuracy on held-out items. Version 0 and the last version are always evaluated where `every` is not null."""
+
+    every: int | None = 50  # Versions between two evaluations; null: none at all.
+    items: int = 512  # Held-out items in each evaluation.

@@ -1,0 +1,20 @@
+"""Deadlines and bounds of a run: every wait has one."""
+
+from __future__ import annotations
+
+from asyncflow.config.settings import Settings
+
+
+class LimitSettings(Settings, frozen=True):
+    """How long anything may take, and how often a worker may die."""
+
+    restarts: int = 3  # A role that can be restarted is restarted at most so often within `restart_window_s`, each worker for itself.
+    restart_window_s: float = 60.0  # The window that `restarts` counts in.
+    start_s: float = 120.0  # A process must be up and registered within this.
+    prepare_s: float = 600.0  # `models.*.prepare` must return within this.
+    drain_s: float = 15.0  # After a stop workers have this long to end by themselves, then they are terminated, then killed.
+    lease_s: float = 30.0  # A lease that made no progress for this long is handed out again; the trainer's never expires by time.
+    heartbeat_s: float = 15.0  # A worker not heard of for this long counts as dead.
+    stall_s: float = 60.0  # No group changed its state for this long: the run ends with a report of what waits for what.
+    request_s: float = 30.0  # Longest wait for one reply of the controller or of a shard.
+    reward_s: float = 5.0  # Longest time that scoring one row may take; past it the group is dropped and counted.

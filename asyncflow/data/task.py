@@ -1,0 +1,63 @@
+"""What a task is: an endless stream of questions as token ids, held-out ones apart from it, and the score of an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from asyncflow.data.named import load_named
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+    from asyncflow.config import RunConfig
+    from asyncflow.data.split import Split
+
+
+class Example(msgspec.Struct, frozen=True):
+    """One item: what the model reads, what the scorer needs, what a perfect answer is."""
+
+    question: str  # the compact text, before tokenisation
+    prompt_ids: list[int]
+    item: bytes  # the scorer's metadata, the column `item`
+    answer_ids: list[int]  # a perfect answer, end-of-sequence included: for demonstrations only, never for scoring
+
+
+class Task(Protocol):
+    """Everything is a pure function of (settings, index): a source that is restarted puts the same prompts again."""
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerFast: ...
+
+    def example(self, split: Split, index: int) -> Example:
+        """Item `index` (0-based, endless) of a split. Splits share no question."""
+        ...
+
+    def prompt(self, gid: int) -> tuple[list[int], bytes]:
+        """(prompt token ids, `item` bytes) of the training split: what the source puts."""
+        ...
+
+    def distinct(self, split: Split, count: int) -> list[Example]:
+        """The first `count` different questions of a split."""
+        ...
+
+    def held_out(self, count: int) -> list[Example]:
+        """`distinct` of the held-out split, for evaluation: the same for every seed of a run."""
+        ...
+
+    def demonstration(self, index: int) -> Example:
+        """What a supervised warm start imitates, of the warm-start split; its answer need not be a perfect one."""
+        ...
+
+    def score(self, item: bytes, response_ids: Sequence[int]) -> float:
+        """The task's own score in [0, 1] of a response as it was sampled (its end included, if it has one). Raises ValueError for a broken item."""
+        ...
+
+
+def load_task(config: RunConfig) -> Task:
+    """The task of a run: `task.path` names a factory, called with `task.options` and, unless they name one, the run's seed."""
+    options: dict[str, Any] = {"seed": config.run.seed, **config.task.options}
+    task: Task = load_named(config.task.path, "task.path")(**options)
+    return task

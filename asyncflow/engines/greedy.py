@@ -1,0 +1,63 @@
+"""Greedy accuracy of a rollout engine on a set of questions, outside any run: for the warm start, the reference loop and for trying things out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from transformers import PreTrainedModel
+
+from asyncflow.contracts.rollout import Finish, Request, RolloutEngine, Sampling
+from asyncflow.data.task import Example, Task
+from asyncflow.engines.model import load_hf
+from asyncflow.engines.rollout.embedded.engine import EmbeddedRolloutEngine
+
+if TYPE_CHECKING:
+    from asyncflow.config import RunConfig
+
+
+Answer = tuple[list[int], list[float], Finish]  # token ids, log-probabilities, how it ended
+
+
+def make_embedded(model: PreTrainedModel | Path, config: RunConfig) -> EmbeddedRolloutEngine:
+    """A started embedded engine in the run's shapes. It owns `model`; weights come with the first load."""
+    rollout = config.rollout
+    network = model if isinstance(model, PreTrainedModel) else load_hf(model)
+    engine = EmbeddedRolloutEngine(
+        network,
+        slots=rollout.slots,
+        prompt_width=rollout.prompt_width,
+        kv_width=rollout.cache_width,
+        stop_token_ids=rollout.stop_token_ids or model_stops(network),
+        **rollout.options,
+    )
+    engine.start()
+    return engine
+
+
+def model_stops(model: PreTrainedModel) -> tuple[int, ...]:
+    """The end-of-sequence ids of a model's configuration: what ends a response where the recipe names no stop token."""
+    stops = model.config.eos_token_id
+    if stops is None:
+        raise ValueError("rollout.stop_token_ids is empty and the model's config.json has no eos_token_id: no response would ever end; name one")
+    return tuple(stops) if isinstance(stops, list) else (int(stops),)
+
+
+def greedy_accuracy(engine: RolloutEngine, task: Task, questions: Sequence[Example], budget: int) -> float:
+    """Share of `questions` whose greedy answer of at most `budget` tokens has full score. The denominator is every question."""
+    answers = generate_all(engine, [Request(str(i), tuple(q.prompt_ids), Sampling(temperature=0.0), 0, budget) for i, q in enumerate(questions)])
+    return sum(task.score(question.item, answers[str(i)][0]) >= 1.0 for i, question in enumerate(questions)) / len(questions)
+
+
+def generate_all(engine: RolloutEngine, requests: Sequence[Request]) -> dict[str, Answer]:
+    """Run requests to their ends: id → (token ids, log-probabilities, finish). An embedded engine advances with every call, so this ends."""
+    found: dict[str, Answer] = {request.id: ([], [], "aborted") for request in requests}
+    engine.generate(requests)
+    open_requests = len(requests)
+    while open_requests:
+        for chunk in engine.chunks():
+            token_ids, logprobs, finish = found[chunk.id]
+            found[chunk.id] = ([*token_ids, *chunk.token_ids], [*logprobs, *chunk.logprobs], chunk.finish or finish)
+            open_requests -= chunk.finish is not None
+    return found

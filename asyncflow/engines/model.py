@@ -1,0 +1,80 @@
+"""How a model comes into being and how its weights are named: one place for rollout, forward and train engines.
+
+Names are Hugging Face's, a tied tensor is named once, so that what a trainer publishes is what every receiver expects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
+
+
+class ModelShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A small Qwen2-architecture causal language model. head_dim 32 is the smallest that vLLM's CPU attention takes."""
+
+    vocab_size: int
+    hidden_size: int = 128
+    intermediate_size: int = 256
+    layers: int = 2
+    heads: int = 4
+    kv_heads: int | None = None  # None: as many as heads; fewer, a divisor of them: grouped-query attention
+    head_dim: int = 32
+    max_positions: int = 512
+    tied: bool = True  # lm_head shares the embedding's tensor
+    pad_token_id: int | None = None
+    bos_token_id: int | None = None
+    eos_token_id: int | None = None
+    seed: int = 0  # of the random initial weights
+
+
+def qwen2_config(shape: ModelShape) -> Qwen2Config:
+    kv_heads = shape.heads if shape.kv_heads is None else shape.kv_heads
+    if kv_heads < 1 or shape.heads % kv_heads:
+        raise ValueError(f"model.kv_heads = {kv_heads} must divide model.heads = {shape.heads}; no model is built; choose a divisor")
+    return Qwen2Config(  # type: ignore[call-arg]  # its fields are those of the checkpoint format, which its stub does not list in full
+        vocab_size=shape.vocab_size,
+        hidden_size=shape.hidden_size,
+        intermediate_size=shape.intermediate_size,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=kv_heads,
+        head_dim=shape.head_dim,
+        max_position_embeddings=shape.max_positions,
+        tie_word_embeddings=shape.tied,
+        pad_token_id=shape.pad_token_id,
+        bos_token_id=shape.bos_token_id,
+        eos_token_id=shape.eos_token_id,
+        attn_implementation="sdpa",
+    )
+
+
+def build_model(config: ModelShape | Qwen2Config, seed: int | None = None) -> Qwen2ForCausalLM:
+    """Random float32 weights from `seed` (default: the shape's, else 0). The global random state of torch is left as it was."""
+    if isinstance(config, ModelShape):
+        seed = config.seed if seed is None else seed
+        config = qwen2_config(config)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0 if seed is None else seed)
+        return Qwen2ForCausalLM(config).float()
+
+
+def load_hf(path: str | Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    """Read a causal language model from local Hugging Face files (config.json and safetensors); nothing is fetched."""
+    folder = Path(path)
+    if not (folder / "config.json").is_file():
+        raise FileNotFoundError(
+            f"model path {str(folder)!r} holds no config.json: no model is loaded; name a folder of Hugging Face files (export or warm-start one)"
+        )
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="sdpa", local_files_only=True, use_safetensors=True)
+
+
+def hf_tensors(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """(name, tensor) of every parameter under its Hugging Face name, sorted; a tied one once, under the name that comes first in the module.
+
+    Tensors are the live ones, detached: copy before the next optimizer step.
+    """
+    yield from sorted((name, parameter.detach()) for name, parameter in model.named_parameters(remove_duplicate=True))

@@ -1,0 +1,37 @@
+"""How many bytes one group may take at worst: what a permit reserves at admission."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from asyncflow.config.stages import SOURCE_COLUMNS
+from transfer_queue.messages import Column
+
+if TYPE_CHECKING:
+    from asyncflow.config.root import RunConfig
+
+EXTRA_DTYPES = {"bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1}  # bytes an element of the types that numpy does not have
+
+
+def element_bytes(dtype: str) -> int:
+    """Bytes of one element. Raises TypeError for a type that nobody knows."""
+    return EXTRA_DTYPES.get(dtype) or np.dtype(dtype).itemsize
+
+
+def group_bytes(config: RunConfig) -> int:
+    """Worst case of one group in bytes: shared columns once, each other column of every sample at full length."""
+    shared = sum(_row_bytes(config, column) for column in SOURCE_COLUMNS)
+    row = sum(_row_bytes(config, column) for name, stage in config.stages.items() for column in stage.columns(name))
+    return shared + config.rollout.samples_per_prompt * row
+
+
+def _row_bytes(config: RunConfig, column: Column) -> int:
+    """One row's values. A per-token column may cover prompt and response; a blob is bounded by `task.item_bytes`."""
+    size = element_bytes(column.dtype)
+    if column.kind == "scalar":
+        return size
+    if column.kind == "blob":
+        return config.task.item_bytes
+    return size * (config.rollout.prompt_width + config.rollout.response_width)

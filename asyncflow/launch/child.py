@@ -1,0 +1,105 @@
+"""One local process: how it is started, how it is told to end, and how its end is put into words."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from multiprocessing.context import ForkServerContext
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from asyncflow.launch.parent import exit_with_parent
+
+VISIBLE = {"cuda": "CUDA_VISIBLE_DEVICES", "npu": "ASCEND_RT_VISIBLE_DEVICES"}  # which accelerators a process may see
+
+
+class ChildSpec(msgspec.Struct, frozen=True):
+    """What to start. `entry` is "module:function", called with `args`; its return value is the exit code (None: 0)."""
+
+    name: str  # stable across restarts
+    role: str
+    entry: str
+    args: tuple[Any, ...]
+    log: str  # file that its standard output and error are appended to
+    restartable: bool = False
+    environment: dict[str, str] = {}
+
+
+class Child:
+    """A started `ChildSpec`."""
+
+    def __init__(self, context: ForkServerContext, spec: ChildSpec) -> None:
+        self.spec = spec
+        self.started_s = time.monotonic()
+        self.process = context.Process(target=run_child, args=(spec,), name=spec.name)
+        self.process.start()
+
+    @property
+    def sentinel(self) -> int:
+        """Readable when the process has ended."""
+        return self.process.sentinel
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs, negative when a signal killed it."""
+        self.process.join(0)
+        return self.process.exitcode
+
+    def send(self, number: signal.Signals) -> None:
+        """To this process only, and only while it is ours to signal (not reaped)."""
+        if self.process.is_alive() and self.process.pid is not None:
+            os.kill(self.process.pid, number)
+
+    def close(self) -> None:
+        """Free what the operating system holds for an ended process."""
+        self.process.join()
+        self.process.close()
+
+    def tail(self, lines: int = 25) -> str:
+        """The end of its log."""
+        try:
+            text = Path(self.spec.log).read_text(errors="replace")
+        except FileNotFoundError:
+            return ""
+        return "\n".join(text.splitlines()[-lines:])
+
+
+def cause_of(exit_code: int) -> str:
+    """An exit code in words."""
+    if exit_code >= 0:
+        return f"exit code {exit_code}"
+    try:
+        return f"killed by {signal.Signals(-exit_code).name}"
+    except ValueError:
+        return f"killed by signal {-exit_code}"
+
+
+def run_child(spec: ChildSpec) -> None:
+    """In the new process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal group; the launcher turns it into a stop
+    exit_with_parent()
+    _redirect(spec.log)
+    os.environ.update(spec.environment)
+    module, _, name = spec.entry.partition(":")
+    entry: Callable[..., int | None] = getattr(importlib.import_module(module), name)
+    sys.exit(entry(*spec.args))
+
+
+def _redirect(log: str) -> None:
+    """Standard output and error into the log file, also for C code and for interpreters started from here."""
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
+
+
+def device_environment(kind: str, devices: tuple[int, ...]) -> dict[str, str]:
+    """Environment that shows a worker its own accelerators only; none for workers on the CPU."""
+    variable = VISIBLE.get(kind)
+    return {} if variable is None else {variable: ",".join(map(str, devices))}

@@ -1,0 +1,54 @@
+"""The controller's process: the queue's state machine, told about this run, with the recorder as its observer."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from asyncflow.config import RunConfig
+from asyncflow.flow.core import core_config
+from asyncflow.observe.recorder import Recorder, Standing
+from transfer_queue.controller.core import Core
+from transfer_queue.controller.server import serve
+from transfer_queue.security import Security
+
+
+def run(config: bytes, out: Connection) -> int:
+    """Process entry: serve until the run has stopped and everybody left. Sends the endpoint through `out` when it listens."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # unwinds, so that the logs are whole
+    settings = RunConfig.decode(config)
+    security = Security.load(Path(settings.queue.key_file)) if settings.queue.key_file is not None else None
+    with Recorder(settings.run_dir, device_count(settings)) as recorder:
+
+        def attach(core: Core) -> None:
+            recorder.standing = lambda topic: standing(core, topic)
+
+        serve(
+            core_config(settings),
+            lambda: recorder,
+            bind=settings.queue.bind,
+            security=security,
+            ready=lambda endpoint: out.send_bytes(endpoint.encode()),
+            grace_s=settings.limits.drain_s + 10.0,  # the launcher ends us before that; this is for a launcher that died
+            attach=attach,
+        )
+    return 0
+
+
+def standing(core: Core, topic: str) -> Standing:
+    """What the recorder writes down of the controller's state at a commit."""
+    status = next(entry for entry in core.status().topics if entry.name == topic)
+    return Standing(
+        topic=status,
+        roles={member.owner: member.role for member in core.members},
+        clocks={member.owner: member.busy for member in core.members if member.busy},
+    )
+
+
+def device_count(config: RunConfig) -> int:
+    """What tokens per second are divided by: every accelerator of every role; on a machine without, every worker that computes with a model."""
+    places = config.places()
+    accelerators = sum(len(place.devices) for place in places)
+    return accelerators or sum(place.role not in ("source", "publisher") for place in places)

@@ -1,0 +1,218 @@
+"""`LocalLauncher`: a whole run on this machine. It starts processes, waits for what becomes of them, and leaves nothing behind.
+
+Order: weights of version 0, controller, shards, everybody else. A killed worker is restarted within limits; the death of trainer, publisher,
+controller or shard, and any worker that raises, end the run.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+
+import msgspec
+
+from asyncflow.config import RunConfig
+from asyncflow.config.check import check_runnable
+from asyncflow.launch.child import Child, ChildSpec, cause_of
+from asyncflow.launch.forkserver import context
+from asyncflow.launch.link import WATCH_S, ControllerLink
+from asyncflow.launch.nursery import Nursery
+from asyncflow.launch.plan import client_key, log_of, shard_specs, worker_specs
+from asyncflow.launch.prepare import with_paths
+from asyncflow.launch.signals import Signals
+
+COMPLETED = "completed"
+INTERRUPTED = "interrupted"
+CONTROLLER = "controller"
+PREPARE = "prepare"
+
+Say = Callable[[str], None]
+Workers = Callable[[RunConfig, str, str | None], list[ChildSpec]]  # (configuration, controller's URL, key file) → what to start
+
+
+class RunFailed(Exception):
+    """The run is over, for this reason."""
+
+
+class LocalLauncher:
+    """One run. `run` returns the exit reason: "completed", "interrupted", or what went wrong."""
+
+    def __init__(self, config: RunConfig, say: Say, tick: Callable[[], None] = lambda: None, workers: Workers = worker_specs) -> None:
+        """`config.run.dir` exists. `say` prints one line for people; `tick` is called after every wait, at least once a second.
+
+        `workers` says which processes beside controller and shards the run has.
+        """
+        check_runnable(config)
+        self.config, self.say, self._tick, self._workers = config, say, tick, workers
+        limits = config.limits
+        (config.run_dir / "logs").mkdir(parents=True, exist_ok=True)
+        self.nursery = Nursery(context(config), limits.restarts, limits.restart_window_s)
+        self.link: ControllerLink | None = None
+        self._key = client_key(config)
+
+    def run(self) -> str:
+        """Everything from the first process to the last. Main thread only (it handles Ctrl-C and SIGTERM)."""
+        with Signals() as signals:
+            try:
+                self._prepare(signals)
+                self._start(signals)
+                self._supervise(signals)
+                reason = self._stop_reason()
+            except RunFailed as failure:
+                reason = str(failure)
+            finally:
+                late = self._end(signals)
+        return late if reason == COMPLETED and late is not None else reason
+
+    # ------------------------------------------------------------ start
+
+    def _prepare(self, signals: Signals) -> None:
+        """Directories of the models, the resolved configuration on disk."""
+        directories: dict[str, str] = {}
+        if any(model.prepare is not None for model in self.config.models.values()):
+            self.say("preparing the weights of version 0 (cached after the first time)")
+            answer = self._ask(signals, PREPARE, "asyncflow.launch.prepare:prepare_models", self.config.encode(), self.config.limits.prepare_s)
+            directories = msgspec.json.decode(answer, type=dict[str, str])
+            self.nursery.end(self.config.limits.drain_s)
+        try:
+            self.config = with_paths(self.config, directories)
+        except FileNotFoundError as error:
+            raise RunFailed(str(error)) from None
+        (self.config.run_dir / "config.json").write_bytes(msgspec.json.format(self.config.encode()))
+
+    def _start(self, signals: Signals) -> None:
+        limits = self.config.limits
+        url = self._ask(signals, CONTROLLER, "asyncflow.launch.controller:run", self.config.encode(), limits.start_s).decode()
+        self.say(f"controller at {url}")
+        self.link = ControllerLink(url, self._key, limits.start_s)
+        self._start_all(signals, shard_specs(self.config, url, self._key))
+        self._start_all(signals, self._workers(self.config, url, self._key))
+
+    def _ask(self, signals: Signals, name: str, entry: str, config: bytes, timeout_s: float) -> bytes:
+        """Start a process with a pipe as its last argument and wait for the one answer that it sends."""
+        receive, send = multiprocessing.Pipe(duplex=False)
+        child = self.nursery.start(ChildSpec(name=name, role=name, entry=entry, args=(config, send), log=log_of(self.config, name)))
+        send.close()
+        with receive:
+            return self._answer(signals, child, receive, timeout_s)
+
+    def _answer(self, signals: Signals, child: Child, receive: Connection, timeout_s: float) -> bytes:
+        ready = wait([receive, signals.fileno()], timeout_s)
+        if signals.fileno() in ready:
+            raise RunFailed(INTERRUPTED)
+        if receive in ready:
+            try:
+                return receive.recv_bytes()
+            except EOFError:
+                child.process.join()
+                raise RunFailed(f"{child.spec.name} ended before it was ready ({cause_of(child.exit_code or 0)}): {_last_line(child)}") from None
+        raise RunFailed(f"{child.spec.name} gave no answer within {timeout_s:g} s; see {child.spec.log}")
+
+    def _start_all(self, signals: Signals, specs: list[ChildSpec]) -> None:
+        """Start these and wait until all are registered."""
+        assert self.link is not None
+        for spec in specs:
+            self.nursery.start(spec)
+        names = [spec.name for spec in specs]
+        deadline = time.monotonic() + self.config.limits.start_s
+        while not self.link.alive(names) and self._going():
+            if time.monotonic() > deadline:
+                missing = [name for name in names if not self.link.alive([name])]
+                raise RunFailed(f"{', '.join(missing)} did not register within limits.start_s = {self.config.limits.start_s:g} s; see their logs")
+            self._step(signals)
+        self.say(f"{len(names)} processes registered: {', '.join(names)}" if self._going() else "the run stopped while it started")
+
+    # ------------------------------------------------------------ supervise
+
+    def _supervise(self, signals: Signals) -> None:
+        while self._going():
+            self._step(signals)
+
+    def _going(self) -> bool:
+        return self.link is not None and self.link.directive.state != "stop"
+
+    def _step(self, signals: Signals) -> None:
+        """One wait: a new directive, an ended process, a signal; at most a second."""
+        assert self.link is not None
+        self.link.poll(WATCH_S, *self.nursery.sentinels(), signals)
+        if signals.take():
+            self.say("stopping (once more to end at once)")
+            self.link.stop(INTERRUPTED)
+            self.link.refresh()
+            raise RunFailed(INTERRUPTED)
+        for child, code in self.nursery.ended():
+            self._on_end(child, code)
+        self._tick()
+
+    def _on_end(self, child: Child, code: int) -> None:
+        """What an ended process means for the run."""
+        assert self.link is not None
+        spec, cause = child.spec, cause_of(code)
+        if spec.name == CONTROLLER:
+            raise RunFailed(f"controller died: {cause}")
+        if code < 0 and spec.restartable:
+            self.link.dead(spec.name, cause, fatal=False)
+            if self.nursery.restart(child):
+                self.say(f"{spec.name} died ({cause}): restarted, {self.nursery.restarts[spec.name]} so far")
+                return
+            cause += f", more than limits.restarts = {self.config.limits.restarts} times in {self.config.limits.restart_window_s:g} s"
+        self.link.refresh()
+        if not self._going() or (code == 0 and spec.restartable):
+            return  # the run is over, or the worker left in order
+        self.link.dead(spec.name, cause, fatal=True)
+        self.link.refresh()
+        if self._going():
+            raise RunFailed(f"{spec.name} died: {cause}")
+
+    def _stop_reason(self) -> str:
+        assert self.link is not None
+        return self.link.directive.reason or "stopped without a reason"
+
+    # ------------------------------------------------------------ end
+
+    def _end(self, signals: Signals) -> str | None:
+        """Nobody is left when this returns. Workers first, then the launcher's membership, then controller and shards.
+
+        Returns what went wrong on the way: a process that failed instead of ending, for such a run is not completed.
+        """
+        codes: dict[str, int] = {}
+        if self.link is not None:
+            if self._going():
+                self.link.stop("the launcher ends")
+            codes |= self._drain(signals, self.link)
+        codes |= self.nursery.end(0.0, is_worker)
+        if self.link is not None:
+            for name in codes:
+                if codes[name] != 0:
+                    self.link.dead(name, cause_of(codes[name]), fatal=False)  # else the controller waits for it to leave
+            self.link.close()
+        codes |= self.nursery.end(self.config.limits.drain_s if self.link is not None and not self.link.lost else 0.0)
+        for name in sorted(self.nursery.unwilling):
+            self.say(f"{name} did not end by itself within limits.drain_s = {self.config.limits.drain_s:g} s: it was signalled")
+        failed = [name for name, code in codes.items() if code > 0]
+        return f"{', '.join(failed)} failed while the run ended; see {self.config.run_dir / 'logs'}" if failed else None
+
+    def _drain(self, signals: Signals, link: ControllerLink) -> dict[str, int]:
+        """Wait for the workers' end while the link still beats, at most `limits.drain_s`. Returns exit codes by name."""
+        codes: dict[str, int] = {}
+        deadline = time.monotonic() + self.config.limits.drain_s
+        while any(is_worker(child.spec) for child in self.nursery.children.values()):
+            left_s = deadline - time.monotonic()
+            if left_s <= 0 or link.lost or CONTROLLER not in self.nursery.children or signals.take():
+                break
+            link.poll(min(left_s, WATCH_S), *self.nursery.sentinels(), signals)
+            codes |= {child.spec.name: code for child, code in self.nursery.ended()}
+        return codes
+
+
+def is_worker(spec: ChildSpec) -> bool:
+    """Whether this process works for the run, rather than being a part of the queue."""
+    return spec.role not in (CONTROLLER, "shard")
+
+
+def _last_line(child: Child) -> str:
+    lines = [line for line in child.tail().splitlines() if line.strip()]
+    return f"{lines[-1].strip()} (see {Path(child.spec.log)})" if lines else f"see {child.spec.log}"

@@ -1,0 +1,81 @@
+"""The launcher's children: started, watched by their sentinels, restarted within limits, and all of them ended at the end."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from multiprocessing.connection import wait
+from multiprocessing.context import ForkServerContext
+
+from asyncflow.launch.child import Child, ChildSpec
+from asyncflow.launch.restarts import RestartLimit
+
+KILL_AFTER_S = 3.0  # between SIGTERM and SIGKILL
+
+
+class Nursery:
+    """Children by name. Signals go to these processes only, by pid, and only while they are not reaped."""
+
+    def __init__(self, context: ForkServerContext, restarts: int, window_s: float) -> None:
+        self._context = context
+        self._limit: Callable[[], RestartLimit] = lambda: RestartLimit(restarts, window_s)
+        self._limits: dict[str, RestartLimit] = {}
+        self.children: dict[str, Child] = {}
+        self.restarts: dict[str, int] = {}  # how often each was restarted
+        self.unwilling: set[str] = set()  # those that did not end by themselves
+
+    def start(self, spec: ChildSpec) -> Child:
+        child = Child(self._context, spec)
+        self.children[spec.name] = child
+        return child
+
+    def sentinels(self) -> list[int]:
+        return [child.sentinel for child in self.children.values()]
+
+    def ended(self) -> list[tuple[Child, int]]:
+        """Children that ended since the last call, with their exit codes; they are forgotten here."""
+        gone = []
+        for name, child in list(self.children.items()):
+            code = child.exit_code
+            if code is not None:
+                gone.append((child, code))
+                del self.children[name]
+                child.close()
+        return gone
+
+    def restart(self, child: Child) -> bool:
+        """Start an ended child again under its name. False: the limit is reached, it was not started."""
+        name = child.spec.name
+        if not self._limits.setdefault(name, self._limit()).allow():
+            return False
+        self.restarts[name] = self.restarts.get(name, 0) + 1
+        self.start(child.spec)
+        return True
+
+    def end(self, deadline_s: float, chosen: Callable[[ChildSpec], bool] = lambda spec: True) -> dict[str, int]:
+        """Wait until the chosen ones have ended; past `deadline_s` (seconds from now) terminate, then kill. Returns exit codes by name.
+
+        `unwilling` then names those that had to be signalled.
+        """
+        codes = self._collect(deadline_s, chosen)
+        for number, patience_s in ((signal.SIGTERM, KILL_AFTER_S), (signal.SIGKILL, KILL_AFTER_S)):
+            for child in self._of(chosen):
+                self.unwilling.add(child.spec.name)
+                child.send(number)
+            codes |= self._collect(patience_s, chosen)
+        return codes
+
+    def _of(self, chosen: Callable[[ChildSpec], bool]) -> list[Child]:
+        return [child for child in self.children.values() if chosen(child.spec)]
+
+    def _collect(self, timeout_s: float, chosen: Callable[[ChildSpec], bool]) -> dict[str, int]:
+        codes: dict[str, int] = {}
+        deadline = time.monotonic() + timeout_s
+        while children := self._of(chosen):
+            left_s = deadline - time.monotonic()
+            wait([child.sentinel for child in children], max(0.0, left_s))
+            codes |= {child.spec.name: code for child, code in self.ended()}
+            if left_s <= 0:
+                break
+        return codes

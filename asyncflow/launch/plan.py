@@ -1,0 +1,53 @@
+"""Which processes a run has on this machine, read off its configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from asyncflow.config import RunConfig
+from asyncflow.launch.child import ChildSpec, device_environment
+from asyncflow.worker import WorkerArgs
+
+UNREPLACEABLE = ("trainer", "publisher")  # they hold state that nobody else has; recovery is not there yet
+
+
+def shard_specs(config: RunConfig, controller: str, key: str | None) -> list[ChildSpec]:
+    """The processes that hold tensor bytes."""
+    return [_worker(config, WorkerArgs(role="shard", name=f"shard-{index}", controller=controller, key=key)) for index in range(config.queue.shards)]
+
+
+def worker_specs(config: RunConfig, controller: str, key: str | None) -> list[ChildSpec]:
+    """All workers, in the order of the roles in the configuration."""
+    return [
+        _worker(
+            config,
+            WorkerArgs(role=place.role, name=place.name, controller=controller, key=key, threads=place.threads),
+            restartable=place.role not in UNREPLACEABLE,
+            environment=device_environment(config.cluster.kind, place.devices),
+        )
+        for place in config.places()
+    ]
+
+
+def _worker(config: RunConfig, args: WorkerArgs, restartable: bool = False, environment: dict[str, str] | None = None) -> ChildSpec:
+    return ChildSpec(
+        name=args.name,
+        role=args.role,
+        entry="asyncflow.worker:main",
+        args=(args,),
+        log=log_of(config, args.name),
+        restartable=restartable,
+        environment=environment or {},
+    )
+
+
+def log_of(config: RunConfig, name: str) -> str:
+    """The file that a process writes its output to."""
+    return str(config.run_dir / "logs" / f"{name}.log")
+
+
+def client_key(config: RunConfig) -> str | None:
+    """The key file that workers get: `queue.client_key_file`, else `client.key` beside the controller's."""
+    if config.queue.key_file is None:
+        return None
+    return config.queue.client_key_file or str(Path(config.queue.key_file).with_name("client.key"))

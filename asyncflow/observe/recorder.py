@@ -1,0 +1,85 @@
+"""The controller's observer: every event into `events.jsonl`, every commit into `metrics.jsonl`.
+
+It lives in the controller's process and is called by it, so it is cheap: an encoded line is kept in memory, a thread brings it to disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+
+import msgspec
+
+from asyncflow.observe.log import LineLog
+from asyncflow.observe.records import EVENTS, METRICS, StepRecord
+from asyncflow.observe.shares import Shares
+from transfer_queue.messages import Event, TopicStatus
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """What the recorder looks at in the controller at a commit."""
+
+    topic: TopicStatus
+    roles: dict[str, str]  # "name#incarnation" → role
+    clocks: dict[str, Mapping[str, float]]  # the same → cumulative seconds by activity, as of its last heartbeat
+
+
+class Recorder:
+    """Writes both logs of one run."""
+
+    def __init__(self, run_dir: Path, devices: int) -> None:
+        """`devices`: over how many the per-device rate is taken. `standing` must be set before the first commit."""
+        self._devices = devices
+        self.standing: Callable[[str], Standing] | None = None  # topic → what to record of it, asked at each commit
+        self._events = LineLog(run_dir / EVENTS)
+        self._metrics = LineLog(run_dir / METRICS)
+        self._shares = Shares()
+        self._lines = 0
+        self._last_commit_s = 0.0
+
+    def on_event(self, event: Event) -> None:
+        """Called by the controller, synchronously."""
+        self._events.append(event)
+        self._lines += 1
+        if event.kind == "commit":
+            self._metrics.append(self._step(event))
+
+    def _step(self, event: Event) -> StepRecord:
+        assert self.standing is not None  # the controller's process sets it before the first request
+        standing = self.standing(event.topic)
+        topic = standing.topic
+        info = {key: float(value) for key, value in event.data.items() if isinstance(value, int | float)}
+        seconds = event.t_s - self._last_commit_s
+        self._last_commit_s = event.t_s
+        rate = info["tokens"] / seconds if seconds > 0 and "tokens" in info else None
+        return StepRecord(
+            version=event.version,
+            t_s=event.t_s,
+            events=self._lines,
+            reward_mean=info.get("reward_mean"),
+            staleness_mean=info.get("staleness_mean"),
+            staleness_p95=info.get("staleness_p95"),
+            staleness_max=info.get("staleness_max"),
+            permits=topic.permits,
+            open_groups=topic.open,
+            ledger={state: count for state, count in topic.ledger.items() if count},
+            prompts_waiting=topic.prompts_waiting,
+            queue_rows=topic.stored_rows,
+            queue_bytes=topic.reserved_bytes,
+            shares=self._shares.update(standing.roles, standing.clocks),
+            tokens_per_s=rate,
+            tokens_per_s_device=rate / self._devices if rate is not None else None,
+            info=info,
+        )
+
+    def close(self) -> None:
+        """Everything is on disk afterwards."""
+        self._events.close()
+        self._metrics.close()
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()

@@ -1,0 +1,50 @@
+"""The shapes of `metrics.jsonl` and `summary.json`: what a run says about itself."""
+
+from __future__ import annotations
+
+import msgspec
+
+METRICS, EVENTS, SUMMARY = "metrics.jsonl", "events.jsonl", "summary.json"
+
+
+class StepRecord(msgspec.Struct, frozen=True):
+    """One line of metrics.jsonl: one commit. Rates are over the time since the line before. None means not measured, never 0."""
+
+    version: int  # after the commit
+    t_s: float  # seconds since the controller's start
+    events: int  # lines of events.jsonl up to and with this commit
+    reward_mean: float | None
+    staleness_mean: float | None  # versions, over all trained tokens of the step
+    staleness_p95: float | None
+    staleness_max: float | None
+    permits: int  # groups that might still be admitted; -1 where bytes alone bound them
+    open_groups: int
+    ledger: dict[str, int]  # groups by state, dropped ones as "dropped:reason"
+    prompts_waiting: int
+    queue_rows: int  # rows stored for open groups
+    queue_bytes: int  # reserved for them at their worst case
+    shares: dict[str, dict[str, float]]  # role → share of its workers' time that was busy, wait, paused
+    tokens_per_s: float | None  # trained tokens
+    tokens_per_s_device: float | None  # the same over all devices of all roles
+    info: dict[str, float]  # the trainer's own numbers of the step
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """summary.json. None means not measured, never 0."""
+
+    exit_reason: str  # "completed" or why not
+    accuracy_before: float | None
+    accuracy_after: float | None
+    seconds: float  # from the controller's start to the last event; installation, warm start and process start excluded
+    seconds_total: float  # of the whole command
+    versions: int
+    staleness_max: float | None
+    ledger: dict[str, int]
+    weights_digest: str | None  # of the last published version
+    trained_groups: int
+    trained_tokens: int
+    mixed_version_share: float | None  # of the trained sequences, those with tokens of two or more versions
+    evaluations: dict[int, float]  # accuracy by version
+    restarts: dict[str, int]  # by worker
+    exported: str | None  # directory of the last exported weights
+    run_dir: str

@@ -1,0 +1,82 @@
+"""The one entry of every worker, wherever it is started: `python -m asyncflow.worker --role R --controller URL [--key FILE]`.
+
+It registers with the controller, gets the resolved configuration and the roster, runs its role's loop and leaves. A worker that raises tells the
+controller its name and traceback, which ends the run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import traceback
+from pathlib import Path
+
+import msgspec
+
+
+class WorkerArgs(msgspec.Struct, frozen=True):
+    role: str  # source | rollout | trainer | publisher | shard | any role of `resources` that lists stages
+    name: str  # stable across restarts, e.g. rollout-0
+    controller: str  # tcp://host:port
+    key: str | None = None  # client.key file; required beyond loopback
+    threads: int = 1  # torch and OpenMP threads of this process
+
+
+def parse(argv: list[str]) -> WorkerArgs:
+    parser = argparse.ArgumentParser(prog="python -m asyncflow.worker", description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--role", required=True)
+    parser.add_argument("--controller", required=True, metavar="URL")
+    parser.add_argument("--name", help="stable name; default ROLE-PID")
+    parser.add_argument("--key", metavar="FILE", help="client.key made by `python -m transfer_queue keys`")
+    parser.add_argument("--threads", type=int, default=1)
+    args = parser.parse_args(argv)
+    return WorkerArgs(role=args.role, name=args.name or f"{args.role}-{os.getpid()}", controller=args.controller, key=args.key, threads=args.threads)
+
+
+def main(args: WorkerArgs) -> int:
+    """Run one worker to its end. Returns the exit code: 0 after a clean stop, 1 when it raised."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal group; the launcher turns it into a stop for everyone
+    set_threads(args.threads)
+    from transfer_queue.security import Security
+
+    security = Security.load(Path(args.key)) if args.key else None
+    if args.role == "shard":
+        from transfer_queue.shard.server import serve
+
+        serve(args.name, args.controller, security)
+        return 0
+    return run_worker(args, security)
+
+
+def set_threads(threads: int) -> None:
+    """Before torch is used: two threads on two busy cores were seen 7 times slower than one."""
+    os.environ["OMP_NUM_THREADS"] = str(threads)
+    if "torch" in sys.modules:  # forked from a preloaded server: the variable comes too late
+        sys.modules["torch"].set_num_threads(threads)
+
+
+def run_worker(args: WorkerArgs, security: object) -> int:
+    from asyncflow.workers.context import WorkerContext
+    from asyncflow.workers.control import ControllerLost
+    from asyncflow.workers.roles import build_role
+
+    context = WorkerContext.connect(args, security)
+    signal.signal(signal.SIGTERM, lambda *_: context.control.request_stop())
+    try:
+        build_role(context).run()
+    except ControllerLost as error:
+        print(f"{args.name}: {error}", file=sys.stderr)
+        return 1
+    except Exception as error:  # the boundary: whatever a stage raises must end the run with its name and traceback
+        text = traceback.format_exc()
+        print(f"{args.name} raised:\n{text}", file=sys.stderr)
+        context.fail(f"{type(error).__name__}: {error}", text)
+        return 1
+    context.leave()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(parse(sys.argv[1:])))

@@ -1,0 +1,87 @@
+"""How the trainer gets its global batch: streamed as groups become ready, or whole and in canonical order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from asyncflow.contracts.batch import StageBatch
+from asyncflow.contracts.stage import Stage
+from asyncflow.workers.context import REPLY_S, WorkerContext
+from asyncflow.workers.stage import IDLE_S, stage_batch
+from transfer_queue.messages import OkTaken, RowRef
+
+
+class BatchStream:
+    """Micro-batches of whole groups of one step. After the iteration `leases` holds what `commit` must name.
+
+    canonical: wait for the whole batch and go by gid, so that the order of arrival leaves no trace (staleness 0, bit for bit).
+    """
+
+    def __init__(self, context: WorkerContext, stage: Stage, micro_groups: int, canonical: bool, on_wait: Callable[[], object]) -> None:
+        """`on_wait` is called before every wait for data."""
+        self._context, self._stage, self._micro_groups, self._canonical, self._on_wait = context, stage, micro_groups, canonical, on_wait
+        self.leases: list[int] = []
+        self.groups = 0
+        self.complete = False  # the whole batch of the step was handed out
+        self.done = False  # the run needs no further batch
+
+    def micro_batches(self, step: int) -> Iterator[StageBatch]:
+        self.leases, self.groups, self.complete = [], 0, False
+        if self._canonical:
+            yield from self._whole(step)
+            return
+        while (taken := self._take(step, self._micro_groups)) is not None:
+            yield self._read(taken.rows)
+            if self.complete:
+                return
+
+    def _whole(self, step: int) -> Iterator[StageBatch]:
+        rows: list[RowRef] = []
+        while (taken := self._take(step, limit=self._context.config.batch_size)) is not None:
+            rows += taken.rows
+            if self.complete:
+                break
+        if not self.complete:
+            return
+        rows.sort(key=lambda ref: (ref.gid, ref.row))
+        for chunk in by_groups(rows, self._micro_groups):
+            yield self._read(chunk)
+
+    def _take(self, step: int, limit: int) -> OkTaken | None:
+        """The next groups of this step's batch; None when the run is over or stops. Every wait inside ends with an event or a deadline."""
+        context = self._context
+        while not context.control.stopping:
+            pending = context.client.take(context.topic.name, self._stage.name, limit=limit, at_least=limit, step=step, wait_s=IDLE_S)
+            while not (pending.done() or context.control.stopping):
+                self._on_wait()
+                context.wait(IDLE_S)
+            pending.cancel()
+            taken = pending.result(REPLY_S)
+            if taken.lease >= 0:
+                self.leases.append(taken.lease)
+                self.groups += len({ref.gid for ref in taken.rows})
+                self.complete = self.groups == taken.batch
+                return taken
+            if taken.done:
+                self.done = True
+                return None
+        return None
+
+    def _read(self, rows: list[RowRef]) -> StageBatch:
+        with self._context.clock.during("busy"):
+            return stage_batch(rows, self._context.client.read(rows, self._stage.inputs, self._context.topic))
+
+
+def by_groups(rows: list[RowRef], groups: int) -> Iterator[list[RowRef]]:
+    """Cut rows (those of a group adjacent) into chunks of `groups` whole groups; the last may hold fewer."""
+    chunk: list[RowRef] = []
+    seen = 0
+    for index, ref in enumerate(rows):
+        if index == 0 or ref.gid != rows[index - 1].gid:
+            if seen == groups:
+                yield chunk
+                chunk, seen = [], 0
+            seen += 1
+        chunk.append(ref)
+    if chunk:
+        yield chunk

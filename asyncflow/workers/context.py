@@ -1,0 +1,72 @@
+"""What every worker has: its connection, its configuration, its directive, its clock, its wake-up."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from typing import TYPE_CHECKING, Any
+
+from asyncflow.config import RunConfig
+from asyncflow.workers.clock import ActivityClock
+from asyncflow.workers.control import ControlLink
+from asyncflow.workers.phase import PhaseMarks
+from asyncflow.workers.wake import Wake
+from transfer_queue.client import QueueClient
+from transfer_queue.errors import QueueError
+from transfer_queue.messages import TopicSpec
+
+if TYPE_CHECKING:
+    from asyncflow.worker import WorkerArgs
+
+REPLY_S = 30.0  # deadline of a call that is answered at once on a healthy controller
+
+
+class WorkerContext:
+    """Built once a process by `connect`; roles get it and nothing else."""
+
+    def __init__(self, args: WorkerArgs, client: QueueClient, config: RunConfig, security: Any) -> None:
+        self.args, self.client, self.config, self.security = args, client, config, security
+        self.wake = Wake()
+        self.clock = ActivityClock()
+        self.phases = PhaseMarks(config.run_dir, args.name)
+        self.control = ControlLink(client, self.wake, self.clock, config.limits.heartbeat_s)
+
+    @classmethod
+    def connect(cls, args: WorkerArgs, security: Any) -> WorkerContext:
+        client = QueueClient.connect(args.controller, name=args.name, role=args.role, security=security)
+        return cls(args, client, RunConfig.decode(client.registration.config), security)
+
+    @property
+    def member(self) -> str:
+        return f"{self.client.member}#{self.client.incarnation}"
+
+    @property
+    def topic(self) -> TopicSpec:
+        """The policy's topic: the first of the run."""
+        return self.client.registration.topics[0]
+
+    def wait(self, timeout_s: float) -> None:
+        """Sleep until a reply arrives, the directive or the weights change, or the deadline; counted as waiting."""
+        with self.clock.during("wait"):
+            self.client.poll(timeout_s, self.wake)
+        self.wake.clear()
+        self.control.check()
+
+    def fail(self, error: str, text: str) -> None:
+        """Tell the controller that this worker raised. Best effort with a short deadline: the launcher sees the exit code as well."""
+        with contextlib.suppress(QueueError, OSError):
+            client = self.client.attach()
+            client.failed(error=error, traceback=text).result(5.0)
+            client.close()
+        self.control.close()
+
+    def leave(self) -> None:
+        with contextlib.suppress(QueueError, OSError):
+            self.client.leave().result(5.0)
+        self.control.close()
+        self.client.close()
+        self.wake.close()
+
+    def describe(self) -> dict[str, int | str]:
+        return {"pid": os.getpid(), "host": socket.gethostname(), "role": self.args.role}

@@ -1,0 +1,124 @@
+"""A worker's link to the run: heartbeats out, desired state in. Nothing is called on a worker; it reads the directive and reconciles."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from asyncflow.workers.clock import ActivityClock
+from asyncflow.workers.wake import Wake
+from transfer_queue.client import QueueClient
+from transfer_queue.errors import QueueError
+from transfer_queue.messages import Directive
+
+WATCH_S = 1.0  # a heartbeat at least this often; changes of the directive arrive at once
+
+
+class ControllerLost(RuntimeError):
+    """The controller did not answer by the deadline: there is no run to work for."""
+
+
+class ControlLink:
+    """Keeps `directive` current in a thread of its own, so that a long computation does not stop the heartbeat.
+
+    `wake` is set whenever the directive changed, this worker was asked to stop, or the link broke (`check` then raises).
+    """
+
+    def __init__(self, client: QueueClient, wake: Wake, clock: ActivityClock, deadline_s: float) -> None:
+        self._client = client.attach()
+        self._wake, self._clock, self._deadline_s = wake, clock, deadline_s
+        self._poke = Wake()
+        self._loaded: dict[str, int] = {}
+        self._endpoints: dict[str, str] = {}
+        self._gauges: Callable[[], dict[str, float]] = dict
+        self._lock = threading.Lock()
+        self._duty_done: str | None = None
+        self._duty_unconfirmed = False
+        self._error: BaseException | None = None
+        self._closing = False
+        self.stop_requested = False  # SIGTERM: this worker alone leaves
+        self.directive: Directive = self._first()
+        self._thread = threading.Thread(target=self._run, name="control", daemon=True)
+        self._thread.start()
+
+    def _first(self) -> Directive:
+        return self._client.watch(seen=-1, wait_s=0.0).result(self._deadline_s).directive
+
+    @property
+    def stopping(self) -> bool:
+        return self.stop_requested or self.directive.state == "stop"
+
+    @property
+    def accepting(self) -> bool:
+        """Whether new work may be taken."""
+        return not self.stop_requested and self.directive.state == "run"
+
+    def check(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def request_stop(self) -> None:
+        self.stop_requested = True
+        self._wake.set()
+
+    def report_loaded(self, model: str, version: int) -> None:
+        """Tell the controller now which version this worker computes with."""
+        self._loaded = {**self._loaded, model: version}
+        self._poke.set()
+
+    def announce(self, endpoints: dict[str, str]) -> None:
+        """Tell the controller what this worker serves; everybody finds it in the directive."""
+        self._endpoints = {**self._endpoints, **endpoints}
+        self._poke.set()
+
+    def report_gauges(self, gauges: Callable[[], dict[str, float]]) -> None:
+        """Extra numbers (cumulative or level) that travel with each heartbeat beside the activity clock."""
+        self._gauges = gauges
+
+    @property
+    def duty(self) -> str | None:
+        """What this worker is marked to do now. None from `duty_done` until the controller has heard of it, so that no duty is done twice."""
+        with self._lock:
+            return None if self._duty_unconfirmed else self.directive.duty
+
+    def duty_done(self, duty: str) -> None:
+        with self._lock:
+            self._duty_done, self._duty_unconfirmed = duty, True
+        self._poke.set()
+
+    def close(self) -> None:
+        self._closing = True
+        self._poke.set()
+        self._thread.join(timeout=5.0)
+        self._client.close()
+        self._poke.close()
+
+    def _run(self) -> None:
+        try:
+            while not self._closing:
+                self._beat()
+        except (QueueError, OSError) as error:
+            if not self._closing:
+                self._error = ControllerLost(f"controller: no directive within {self._deadline_s:g} s ({error}); this worker ends")
+                self._error.__cause__ = error
+                self._wake.set()
+
+    def _beat(self) -> None:
+        self._poke.clear()
+        with self._lock:
+            done, self._duty_done = self._duty_done, None
+        gauges = {**self._clock.totals(), **self._gauges()}
+        pending = self._client.watch(
+            seen=self.directive.revision, loaded=self._loaded, busy=gauges, duty_done=done, endpoints=self._endpoints, wait_s=WATCH_S
+        )
+        self._client.poll(WATCH_S + self._deadline_s, self._poke)
+        if not pending.done():
+            pending.cancel()  # poked: there is news for the controller, or nothing came at all (then `result` raises)
+        directive = pending.result(self._deadline_s).directive
+        with self._lock:
+            changed = directive.revision != self.directive.revision
+            self.directive = directive
+            if done is not None:
+                self._duty_unconfirmed = False
+        if changed or done is not None:
+            self._wake.set()

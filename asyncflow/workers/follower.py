@@ -1,0 +1,70 @@
+"""Follows the weights of one model: tells the receiver what the controller desires, and hands complete, verified versions to whoever loads them at its
+next safe point."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from asyncflow.contracts.weights import WeightsId, to_weights_id
+from asyncflow.workers.context import WorkerContext
+from checkpoint_engine.receiver import Receiver
+
+if TYPE_CHECKING:
+    import torch
+
+Load = Callable[[WeightsId, "Iterable[tuple[str, torch.Tensor]]"], None]
+
+
+class WeightsFollower:
+    """Receiving runs in the receiver's thread into its host cache; only `load_newest` touches the engine."""
+
+    def __init__(self, context: WorkerContext, model: str) -> None:
+        self._context, self.model = context, model
+        self.loaded: WeightsId | None = None
+        self._receiver: Receiver | None = None
+
+    def reconcile(self) -> None:
+        """Hand the directive's desired weights to the receiver; connects once the publisher is known."""
+        directive = self._context.control.directive
+        endpoint = directive.endpoints.get(f"publisher:{self.model}")
+        if self._receiver is None and endpoint is not None:
+            self._receiver = self._connect(endpoint)
+        desired = directive.weights.get(self.model)
+        if self._receiver is not None and desired is not None:
+            self._receiver.want(to_weights_id(desired))
+
+    def _connect(self, endpoint: str) -> Receiver:
+        settings = self._context.config.weights
+        return Receiver(
+            member=self._context.member,
+            endpoint=endpoint,
+            secure=self._context.security,
+            on_ready=lambda _: self._context.wake.set(),
+            on_error=lambda error: print(f"{self._context.member}: {type(error).__name__}: {error}", file=sys.stderr),
+            spare=settings.cache_slots,
+            collective=settings.transport == "collective",
+        )
+
+    @property
+    def pending(self) -> bool:
+        """Whether something newer than what is loaded is complete and verified."""
+        newest = self._receiver.latest() if self._receiver is not None else None
+        return newest is not None and (self.loaded is None or newest > self.loaded)
+
+    def load_newest(self, load: Load) -> bool:
+        """At a safe point: load the newest version if it is newer. The label is the version received, never the one asked for."""
+        if not self.pending or self._receiver is None:
+            return False
+        newest = self._receiver.latest()
+        assert newest is not None
+        with self._receiver.get_weights(newest) as tensors:
+            load(newest, tensors)
+        self.loaded = newest
+        self._context.control.report_loaded(self.model, newest.version)
+        return True
+
+    def close(self) -> None:
+        if self._receiver is not None:
+            self._receiver.close()

@@ -1,0 +1,128 @@
+"""Groups in the making at one replica: which requests belong to which group, and what each has generated so far."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from asyncflow.contracts.rollout import Chunk, Finish, Request, Sampling
+from asyncflow.engines.seeds import sample_seed
+from transfer_queue.messages import GroupLease, ProgressItem
+
+
+class Trajectory(msgspec.Struct):
+    """One sample of a group while it is generated: token ids as sampled, their log-probabilities and versions."""
+
+    gid: int
+    row: int
+    prompt: list[int]
+    token_ids: list[int] = []
+    logprobs: list[float] = []
+    versions: list[int] = []  # one a token
+    finish: Finish | None = None
+
+    def absorb(self, chunk: Chunk) -> None:
+        self.token_ids += chunk.token_ids
+        self.logprobs += chunk.logprobs
+        self.versions += [chunk.version] * len(chunk.token_ids)
+        self.finish = chunk.finish
+
+
+class OpenGroup(msgspec.Struct):
+    gid: int
+    fence: int
+    total: int  # rows of the whole group, those of earlier attempts included
+    pending: dict[int, Trajectory]  # by row
+    tokens: int = 0
+    oldest_version: int | None = None  # of this attempt's tokens
+
+
+class GroupBook:
+    """The groups this replica holds leases on. Row numbers and fences in, requests out; chunks in, finished trajectories out."""
+
+    def __init__(self, run_seed: int, sampling: Sampling, budget: int, rows_per_group: int) -> None:
+        self._run_seed, self._sampling, self._budget, self._rows_per_group = run_seed, sampling, budget, rows_per_group
+        self._groups: dict[int, OpenGroup] = {}
+        self._requests: dict[str, tuple[int, int]] = {}  # request id -> (gid, row)
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def __contains__(self, gid: int) -> bool:
+        return gid in self._groups
+
+    def admit(self, lease: GroupLease, prompt: list[int]) -> list[Request]:
+        """Requests for the rows that are missing. The id carries the fence: a later attempt of the same group is another request.
+
+        The caller has called `forget` for an older attempt of this gid, if the book still had one.
+        """
+        pending = {row: Trajectory(lease.gid, row, prompt) for row in lease.rows}
+        self._groups[lease.gid] = OpenGroup(lease.gid, lease.fence, self._rows_per_group, pending)
+        return [self._request(trajectory, lease.fence, lease.min_version) for trajectory in pending.values()]
+
+    def _request(self, trajectory: Trajectory, fence: int, min_version: int) -> Request:
+        """What is left to generate: prompt and tokens so far go in, the budget is what they left of it."""
+        request_id = f"{trajectory.gid}/{trajectory.row}/{fence}/{len(trajectory.token_ids)}"
+        self._requests[request_id] = (trajectory.gid, trajectory.row)
+        return Request(
+            request_id,
+            (*trajectory.prompt, *trajectory.token_ids),
+            self._sampling,
+            sample_seed(self._run_seed, trajectory.gid, trajectory.row),
+            self._budget - len(trajectory.token_ids),
+            min_version,
+        )
+
+    def resume(self, chunk: Chunk) -> Request | None:
+        """For a chunk that ends a request of ours as aborted (pause mode "abort"): the rest of it, under weights at least as new as its last token's."""
+        if chunk.finish != "aborted" or chunk.id not in self._requests:
+            return None
+        gid, row = self._requests.pop(chunk.id)
+        trajectory = self._groups[gid].pending[row]
+        trajectory.finish = None
+        return self._request(trajectory, self._groups[gid].fence, max(trajectory.versions, default=0))
+
+    def absorb(self, chunk: Chunk) -> Trajectory | None:
+        """Take a chunk in. Returns the trajectory when it is finished, None while it runs or when its group is gone."""
+        known = self._requests.get(chunk.id)
+        if known is None:
+            return None
+        gid, row = known
+        group = self._groups[gid]
+        trajectory = group.pending[row]
+        trajectory.absorb(chunk)
+        group.tokens += len(chunk.token_ids)
+        if group.oldest_version is None and chunk.token_ids:
+            group.oldest_version = chunk.version  # versions never decrease, so the first is the oldest
+        if chunk.finish is None or chunk.finish == "aborted":
+            return None
+        del self._requests[chunk.id]
+        del group.pending[row]
+        return trajectory
+
+    def close_if_complete(self, gid: int) -> OpenGroup | None:
+        """Forget and return the group once its last row is finished."""
+        group = self._groups[gid]
+        return None if group.pending else self._groups.pop(gid)
+
+    def fence(self, gid: int) -> int | None:
+        """The fence of the attempt at hand, None when the group is not here."""
+        group = self._groups.get(gid)
+        return None if group is None else group.fence
+
+    def forget(self, attempts: Iterable[tuple[int, int]]) -> list[str]:
+        """Attempts (gid, fence) that are no longer ours; a newer attempt of the same gid stays. Returns the request ids to abort; their last
+        chunks are then ignored."""
+        gone = {gid for gid, fence in attempts if self.fence(gid) == fence}
+        for gid in gone:
+            del self._groups[gid]
+        if not gone:
+            return []
+        ids = [request_id for request_id, (gid, _) in self._requests.items() if gid in gone]
+        for request_id in ids:
+            del self._requests[request_id]
+        return ids
+
+    def progress(self) -> list[ProgressItem]:
+        return [ProgressItem(group.gid, group.fence, group.tokens, group.oldest_version) for group in self._groups.values()]

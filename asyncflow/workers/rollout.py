@@ -1,0 +1,186 @@
+"""The rollout worker: pulls prompts when slots are free, decodes, takes new weights between two decode steps, and puts rows as they finish.
+
+It never talks to another worker, and its slots never wait for a reward, a put or a transfer.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from asyncflow.contracts.rollout import Chunk, RolloutEngine, Sampling
+from asyncflow.contracts.weights import WeightsId
+from asyncflow.workers.context import REPLY_S, WorkerContext
+from asyncflow.workers.evaluation import Evaluator
+from asyncflow.workers.follower import WeightsFollower
+from asyncflow.workers.groups import GroupBook
+from asyncflow.workers.row_writer import FinishedRow, RowWriter
+from transfer_queue.client import Pending
+from transfer_queue.messages import OkProgress, OkPulled
+
+IDLE_S = 30.0  # longest single wait; every wake-up before it is an event
+
+
+class RolloutWorker:
+    def __init__(self, context: WorkerContext, engine: RolloutEngine, evaluator: Evaluator | None) -> None:
+        settings = context.config.rollout
+        self._context, self._engine, self._evaluator = context, engine, evaluator
+        self._topic = context.topic.name
+        self._rows_per_group = context.topic.rows_per_group
+        sampling = Sampling(settings.temperature, settings.stop_token_ids)
+        self._book = GroupBook(context.config.run.seed, sampling, settings.response_width, self._rows_per_group)
+        self._follower = WeightsFollower(context, "policy")
+        self._writer = RowWriter(context, bound=4 * settings.slots)
+        self._pull: Pending[OkPulled] | None = None
+        self._pull_loaded = -1
+        self._progress: Pending[OkProgress] | None = None
+        self._progress_at = 0.0
+        self._progress_fences: dict[int, int] = {}
+        self._cancelled_seen = -1  # revision of the directive whose cancellations were carried out
+        self._exhausted = False  # no prompt will ever come again
+        self._tokens = 0
+        context.control.report_gauges(lambda: {"tokens": float(self._tokens)})
+
+    def run(self) -> None:
+        """Until the run stops: after the last prompt a replica may still be asked to evaluate."""
+        self._engine.start()
+        try:
+            while not self._context.control.stopping:
+                self._turn()
+            self._give_back_pull()
+        finally:
+            self._writer.close()
+            self._follower.close()
+            self._engine.close()
+
+    def _turn(self) -> None:
+        """One round: reconcile with the desired state, then one decode step, or a wait when there is nothing to decode."""
+        self._context.control.check()
+        self._follower.reconcile()
+        self._load_weights()
+        if self._follower.loaded is not None:
+            self._collect_pull()
+            self._request_prompts()
+            self._serve_duty()
+        self._forget_cancelled()
+        if len(self._book):
+            with self._context.clock.during("busy"), self._context.phases.during("compute"):
+                self._absorb(self._engine.chunks())
+            self._renew()
+        else:
+            self._context.wait(IDLE_S)
+
+    # -------------------------------------------------------------- weights
+
+    def _load_weights(self) -> None:
+        marked = self._context.control.duty is not None and self._follower.loaded is not None
+        if marked or not self._follower.pending:
+            return  # a marked replica keeps what it has until it has evaluated
+        with self._context.clock.during("paused"), self._context.phases.during("load"):
+            self._engine.pause(self._context.config.rollout.pause_mode)
+            try:
+                self._follower.load_newest(self._engine.load_weights)
+            finally:
+                self._engine.resume()  # also after a failed load: the old version goes on serving
+
+    @property
+    def _loaded(self) -> WeightsId:
+        loaded = self._engine.loaded
+        assert loaded is not None, "asked only after the first load"
+        return loaded
+
+    # -------------------------------------------------------------- prompts
+
+    def _request_prompts(self) -> None:
+        """Keep one pull open while slots are free. Its loaded version must be today's: an outdated one is called back first."""
+        if self._pull is not None:
+            if self._pull_loaded != self._loaded.version or self._context.control.duty is not None:
+                self._give_back_pull()
+            return
+        capacity = self._engine.capacity()
+        barred = self._exhausted or self._context.control.duty is not None or not self._context.control.accepting
+        if barred or capacity.free_slots < 1:
+            return
+        limit = min(-(-capacity.free_slots // self._rows_per_group), self._context.config.rollout.pull_groups)
+        self._pull_loaded = self._loaded.version
+        self._pull = self._context.client.pull(self._topic, loaded=self._pull_loaded, limit=limit, wait_s=IDLE_S)
+
+    def _collect_pull(self) -> None:
+        if self._pull is not None and self._pull.done():
+            reply = self._pull.result(REPLY_S)
+            self._pull = None
+            self._admit(reply)
+
+    def _give_back_pull(self) -> None:
+        """Every request gets exactly one reply: after a cancel it is either empty or a grant, and a grant is served."""
+        if self._pull is not None:
+            self._pull.cancel()
+            reply = self._pull.result(REPLY_S)
+            self._pull = None
+            self._admit(reply)
+
+    def _admit(self, reply: OkPulled) -> None:
+        self._exhausted = reply.done
+        if not reply.groups:
+            return
+        self._forget([(lease.gid, fence) for lease in reply.groups if (fence := self._book.fence(lease.gid)) is not None])
+        prompts = self._context.client.read_shared(reply.groups, ["prompt_ids"], self._context.topic)["prompt_ids"]
+        requests = []
+        for index, lease in enumerate(reply.groups):
+            requests += self._book.admit(lease, np.asarray(prompts[index]).tolist())
+        self._engine.generate(requests)
+
+    # -------------------------------------------------------------- rows
+
+    def _absorb(self, chunks: list[Chunk]) -> None:
+        finished = []
+        for chunk in chunks:
+            self._tokens += len(chunk.token_ids)
+            trajectory = self._book.absorb(chunk)
+            if (rest := self._book.resume(chunk)) is not None:
+                self._engine.generate([rest])
+            if trajectory is not None:
+                fence = self._book.fence(trajectory.gid)
+                assert fence is not None, "the group of a row that just finished is open"
+                group = self._book.close_if_complete(trajectory.gid)
+                finished.append(FinishedRow(trajectory, fence, closes=group.total if group is not None else None))
+        if finished:
+            self._writer.put(finished)
+
+    def _renew(self) -> None:
+        """Leases are renewed by progress, so a hung engine loses them. The reply names groups that are no longer ours."""
+        if self._progress is not None:
+            if not self._progress.done():
+                return
+            closed = self._progress.result(REPLY_S).closed
+            self._forget([(gid, self._progress_fences[gid]) for gid in closed])
+            self._progress = None
+        now = time.monotonic()
+        if now - self._progress_at >= self._context.config.rollout.progress_s:
+            self._progress_at = now
+            items = self._book.progress()
+            self._progress_fences = {item.gid: item.fence for item in items}
+            self._progress = self._context.client.progress(self._topic, items)
+
+    def _forget_cancelled(self) -> None:
+        directive = self._context.control.directive
+        if directive.revision != self._cancelled_seen:
+            self._cancelled_seen = directive.revision
+            self._forget(directive.cancelled)
+        self._forget(self._writer.take_closed())
+
+    def _forget(self, attempts: list[tuple[int, int]]) -> None:
+        if ids := self._book.forget(attempts):
+            self._engine.abort(ids)
+
+    # -------------------------------------------------------------- evaluation
+
+    def _serve_duty(self) -> None:
+        """Marked to evaluate (decision 9): no new prompt, finish what runs, evaluate with the loaded weights, then go on."""
+        if self._context.control.duty is None or self._evaluator is None or self._pull is not None or len(self._book):
+            return
+        self._writer.drain()
+        with self._context.clock.during("paused"), self._context.phases.during("evaluate"):
+            self._evaluator.run(self._engine, self._loaded)
+        self._context.control.duty_done("evaluate")

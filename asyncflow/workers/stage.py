@@ -1,0 +1,137 @@
+"""The loop of every stage that is not a rollout or a trainer: fetch → compute → write back. What differs between stages is data (`Stage`) and `compute`."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from asyncflow.contracts.batch import StageBatch
+from asyncflow.contracts.stage import GroupsFailed, Stage, StageCompute
+from asyncflow.contracts.weights import to_model_version
+from asyncflow.workers.context import REPLY_S, WorkerContext
+from asyncflow.workers.follower import WeightsFollower
+from transfer_queue.client import Pending
+from transfer_queue.columns import Jagged
+from transfer_queue.errors import Gone
+from transfer_queue.messages import OkTaken, RowRef
+
+IDLE_S = 30.0  # longest single wait; every wake-up before it is an event
+
+
+class StageLoop:
+    """One stage in this process. At most one take is open; its loaded version is always today's."""
+
+    def __init__(self, context: WorkerContext, stage: Stage, compute: StageCompute, follower: WeightsFollower | None) -> None:
+        self._context, self._stage, self._compute, self._follower = context, stage, compute, follower
+        self._topic = context.topic
+        self._take: Pending[OkTaken] | None = None
+        self._take_loaded: int | None = None
+        self.exhausted = False
+
+    def turn(self) -> bool:
+        """Reconcile, then serve one batch if there is one. Returns whether it did."""
+        self._follow_weights()
+        self._request()
+        if self._take is None or not self._take.done():
+            return False
+        taken = self._take.result(REPLY_S)
+        self._take = None
+        return self._accept(taken)
+
+    def give_back(self) -> None:
+        """Before leaving: call the open take back and return what it may have brought."""
+        if self._take is not None:
+            self._take.cancel()
+            taken = self._take.result(REPLY_S)
+            self._take = None
+            if taken.lease >= 0:
+                self._release(taken)
+
+    def close(self) -> None:
+        self._compute.close()
+
+    def _follow_weights(self) -> None:
+        if self._follower is None:
+            return
+        self._follower.reconcile()
+        if self._follower.pending:
+            self._recall()
+            with self._context.clock.during("paused"), self._context.phases.during("load"):
+                self._follower.load_newest(self._compute.load_weights)
+
+    def _recall(self) -> None:
+        """The open take speaks of older weights: call it back; a grant that crossed the cancel is served with the weights it asked for."""
+        if self._take is not None:
+            self._take.cancel()
+            taken = self._take.result(REPLY_S)
+            self._take = None
+            self._accept(taken)
+
+    def _request(self) -> None:
+        if self._take is not None or self.exhausted or not self._context.control.accepting:
+            return
+        if self._follower is not None and self._follower.loaded is None:
+            return
+        self._take_loaded = None if self._follower is None or self._follower.loaded is None else self._follower.loaded.version
+        self._take = self._context.client.take(
+            self._topic.name, self._stage.name, limit=self._stage.limit, loaded=self._take_loaded, wait_s=IDLE_S
+        )
+
+    def _accept(self, taken: OkTaken) -> bool:
+        self.exhausted = taken.done
+        if taken.lease < 0:
+            return False
+        with self._context.clock.during("busy"):
+            self._serve(taken)
+        return True
+
+    def _release(self, taken: OkTaken) -> None:
+        self._context.client.release(self._topic.name, self._stage.name, taken.lease).result(REPLY_S)
+
+    def _serve(self, taken: OkTaken) -> None:
+        client, stage = self._context.client, self._stage
+        try:
+            batch = stage_batch(taken.rows, client.read(taken.rows, stage.inputs, self._topic))
+            with self._context.phases.during("compute"):
+                outputs = self._compute(batch)
+        except Gone:  # a group was dropped between the lease and the read: what is left of the lease is handed out again
+            self._release(taken)
+            return
+        except GroupsFailed as failed:
+            client.drop_groups(self._topic.name, failed.gids, failed.reason).result(REPLY_S)
+            self._release(taken)
+            return
+        weights = to_model_version(self._follower.loaded) if self._follower is not None and self._follower.loaded is not None else None
+        keys = [(ref.gid, ref.row) for ref in taken.rows]
+        with self._context.phases.during("put"):
+            client.write_back(self._topic.name, stage.name, taken.lease, keys, outputs, weights)
+
+
+def stage_batch(rows: list[RowRef], columns: dict[str, np.ndarray | Jagged | list[bytes]]) -> StageBatch:
+    return StageBatch(
+        gids=np.array([ref.gid for ref in rows], dtype=np.int64),
+        rows=np.array([ref.row for ref in rows], dtype=np.int32),
+        oldest_versions=np.array([ref.oldest_version for ref in rows], dtype=np.int64),
+        newest_versions=np.array([ref.newest_version for ref in rows], dtype=np.int64),
+        columns=columns,
+    )
+
+
+class StageWorker:
+    """A process that serves one or several stages (a scorer serves reward and advantage)."""
+
+    def __init__(self, context: WorkerContext, loops: list[StageLoop], followers: list[WeightsFollower]) -> None:
+        self._context, self._loops, self._followers = context, loops, followers
+
+    def run(self) -> None:
+        try:
+            while not self._context.control.stopping:
+                self._context.control.check()
+                if not any([loop.turn() for loop in self._loops]):  # a list, not a generator: every stage gets its turn
+                    self._context.wait(IDLE_S)
+            for loop in self._loops:
+                loop.give_back()
+        finally:
+            for loop in self._loops:
+                loop.close()
+            for follower in self._followers:
+                follower.close()

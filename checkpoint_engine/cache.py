@@ -1,0 +1,190 @@
+"""The host cache: N + 1 slots of shared memory that hold whole versions of weights.
+
+Invariants: a slot is never overwritten under a reader; only complete versions are served, the newest first; a version only ever moves forward.
+Memory that somebody may still touch (a reader past its deadline, a writer that died, a transfer that was abandoned) is *tainted*: the slot gets
+fresh memory before its next use, and the old pages live until their last view is gone.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import torch
+
+from checkpoint_engine.arena import Arena
+from checkpoint_engine.copy_out import copy_out
+from checkpoint_engine.manifest import Manifest, view_tensor
+from checkpoint_engine.weights_id import WeightsId
+
+Clock = Callable[[], float]
+
+
+class NoFreeSlot(RuntimeError):
+    """Every slot is being read, written or served. The version stays pending: try again when `wait_free` says so."""
+
+
+class ReservationOver(RuntimeError):
+    """The writer's slot was taken back before the version was complete."""
+
+
+@dataclass
+class Slot:
+    index: int
+    arena: Arena = field(default_factory=Arena)
+    manifest: Manifest | None = None  # set: complete and verified
+    writer: Reservation | None = None
+    tainted: bool = False
+    leases: set[Lease] = field(default_factory=set)
+
+
+@dataclass(eq=False)
+class Lease:
+    """A reader's hold on one complete version until `deadline` (the cache's clock, seconds)."""
+
+    slot: Slot
+    manifest: Manifest
+    arena: Arena
+    holder: str
+    deadline: float
+
+    def tensors(self) -> Iterable[tuple[str, torch.Tensor]]:
+        """(name, view into the cache) in published order. Read-only by contract; a view is valid until the lease is released."""
+        buffer = self.arena.tensor()
+        for meta in self.manifest.tensors:
+            yield meta.name, view_tensor(buffer, meta)
+
+
+@dataclass(eq=False)
+class Reservation:
+    """A writer's hold on one slot, ended by `HostCache.complete` or `HostCache.abandon`."""
+
+    slot: Slot
+    arena: Arena
+    weights: WeightsId
+
+
+class HostCache:
+    """`spare` + 1 slots. Thread-safe. Other processes reach a slot's memory by its arena's descriptor, under a lease taken here for them."""
+
+    def __init__(self, spare: int = 1, clock: Clock = time.monotonic) -> None:
+        if spare < 1:
+            raise ValueError(f"spare = {spare} must be at least 1: with one slot the served version would be overwritten; set spare >= 1")
+        self._slots = [Slot(index) for index in range(spare + 1)]
+        self._newest: Slot | None = None
+        self._clock = clock
+        self._changed = threading.Condition()
+
+    def latest(self) -> WeightsId | None:
+        """The newest complete version."""
+        with self._changed:
+            return self._newest.manifest.weights if self._newest and self._newest.manifest else None
+
+    def reserve(self, weights: WeightsId, nbytes: int = 0) -> Reservation | None:
+        """A slot to write `weights` into, with at least `nbytes`; None while there is none free (see `wait_free`)."""
+        with self._changed:
+            slot = next((slot for slot in self._slots if self._is_free(slot)), None)
+            if slot is None:
+                return None
+            if slot.tainted:
+                slot.arena, slot.tainted = Arena(), False  # not closed: whoever still holds the old one keeps it alive
+            slot.arena.grow(nbytes)
+            slot.manifest = None
+            slot.writer = Reservation(slot, slot.arena, weights)
+            return slot.writer
+
+    def complete(self, reservation: Reservation, manifest: Manifest) -> None:
+        """The bytes are whole and verified: serve them, unless a newer version is served already."""
+        with self._changed:
+            slot = reservation.slot
+            if slot.writer is not reservation:
+                raise ReservationOver(f"the slot of {reservation.weights} was taken back before it was complete: it is not served; put it again")
+            slot.manifest, slot.writer = manifest, None
+            newest = self._newest.manifest if self._newest else None
+            if newest is None or not manifest.weights < newest.weights:
+                self._newest = slot
+            self._changed.notify_all()
+
+    def abandon(self, reservation: Reservation, tainted: bool) -> None:
+        """Nothing came of it. `tainted`: somebody (a dead trainer's last write, a stuck transfer) may still write there."""
+        with self._changed:
+            if reservation.slot.writer is reservation:
+                reservation.slot.writer = None
+                reservation.slot.tainted |= tainted
+            self._changed.notify_all()
+
+    def put(self, weights: WeightsId, tensors: Iterable[tuple[str, torch.Tensor]]) -> Manifest:
+        """Copy a version in and serve it; digests stay empty. Raises NoFreeSlot without touching `tensors`."""
+        reservation = self.reserve(weights)
+        if reservation is None:
+            raise NoFreeSlot(f"no slot of {len(self._slots)} is free for {weights}: it stays pending; put it again when a reader lets go")
+        try:
+            manifest = copy_out(reservation.arena, weights, tensors)
+        except BaseException:  # whatever the caller's iterator raised: the slot must not stay reserved
+            self.abandon(reservation, tainted=False)
+            raise
+        self.complete(reservation, manifest)
+        return manifest
+
+    def lease(self, holder: str, lease_s: float, weights: WeightsId | None = None) -> Lease | None:
+        """Hold a complete version (None: the newest) for at most `lease_s` seconds. None when the cache does not have it."""
+        with self._changed:
+            for slot in [self._newest] if weights is None else self._slots:
+                if slot and slot.manifest and (weights is None or slot.manifest.weights == weights):
+                    lease = Lease(slot, slot.manifest, slot.arena, holder, self._clock() + lease_s)
+                    slot.leases.add(lease)
+                    return lease
+            return None
+
+    def release(self, lease: Lease, tainted: bool = False) -> bool:
+        """End a lease. False: it had been revoked; what was read is intact even so. `tainted`: a stuck transfer may still read the memory."""
+        with self._changed:
+            held = lease in lease.slot.leases
+            lease.slot.leases.discard(lease)
+            lease.slot.tainted |= tainted and held
+            self._changed.notify_all()
+            return held
+
+    def holds(self, lease: Lease) -> bool:
+        """False once a lease was released or revoked."""
+        with self._changed:
+            return lease in lease.slot.leases
+
+    def next_deadline(self) -> float | None:
+        """When (clock of the cache) the first lease may be revoked; None without leases."""
+        with self._changed:
+            return min(self._deadlines(), default=None)
+
+    def wait_free(self, timeout_s: float) -> bool:
+        """Park until a slot can be reserved, at most `timeout_s` seconds; leases past their deadline are revoked on the way."""
+        end = self._clock() + timeout_s
+        with self._changed:
+            while not any(self._is_free(slot) for slot in self._slots):
+                now = self._clock()
+                if now >= end:
+                    return False
+                self._changed.wait(min([end, *self._deadlines()]) - now + 1e-3)
+            return True
+
+    def close(self) -> None:
+        with self._changed:
+            self._newest = None
+            for slot in self._slots:
+                slot.manifest = None
+                slot.arena.close()
+
+    def _deadlines(self) -> list[float]:
+        return [lease.deadline for slot in self._slots for lease in slot.leases]
+
+    def _is_free(self, slot: Slot) -> bool:
+        """Free: neither written nor the newest, and no reader before its deadline. Readers past it are revoked, their memory is left to them."""
+        if slot.writer or slot is self._newest:
+            return False
+        now = self._clock()
+        expired = {lease for lease in slot.leases if lease.deadline <= now}
+        if expired:
+            slot.leases -= expired
+            slot.tainted = True
+        return not slot.leases

@@ -1,0 +1,78 @@
+"""The fingerprint of weights: xxh3-128 a tensor over its published bytes, and one of the whole version.
+
+It says *which bytes* these are and notices damage (tens of GB/s, so every load can check it). It is no signature: authenticity comes
+from the keys of the connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+import numpy as np
+import torch
+import xxhash
+
+from checkpoint_engine.manifest import Manifest, TensorMeta, dtype_name
+
+
+def bytes_digest(data: np.ndarray) -> str:
+    """xxh3-128 of a contiguous buffer, 32 hex characters. Reads in place; the interpreter lock is free meanwhile."""
+    return str(xxhash.xxh3_128_hexdigest(data.data))
+
+
+def version_digest(tensors: Iterable[TensorMeta]) -> str:
+    """Digest of a version: hash of the sorted list of (name, dtype, shape, tensor digest). Order and layout of publishing do not matter."""
+    rows = sorted((meta.name, meta.dtype, meta.shape, meta.digest) for meta in tensors)
+    return str(xxhash.xxh3_128_hexdigest(msgspec.msgpack.encode(rows)))
+
+
+def tensor_digest(tensor: torch.Tensor) -> str:
+    """Digest of a tensor's values in C order, whatever its strides or device. A contiguous CPU tensor is read in place."""
+    plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
+    return bytes_digest(plain.reshape(-1).view(torch.uint8).numpy())
+
+
+def weights_digest(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
+    """The digest these weights would be published under. `tensors`: (Hugging Face name, tensor of any shape, dtype, device)."""
+    metas = [
+        TensorMeta(name, dtype_name(tensor.dtype), tuple(tensor.shape), 0, tensor.numel() * tensor.element_size(), tensor_digest(tensor))
+        for name, tensor in tensors
+    ]
+    return version_digest(metas)
+
+
+def digested(manifest: Manifest, data: np.ndarray) -> Manifest:
+    """`manifest` with the digest of every tensor in `data` (uint8 [>= total_bytes]) and of the version filled in."""
+    tensors = tuple(msgspec.structs.replace(meta, digest=bytes_digest(data[meta.offset : meta.offset + meta.nbytes])) for meta in manifest.tensors)
+    weights = msgspec.structs.replace(manifest.weights, digest=version_digest(tensors))
+    return msgspec.structs.replace(manifest, weights=weights, tensors=tensors)
+
+
+class DigestMismatch(ValueError):
+    """Bytes arrived that are not what was published."""
+
+
+class Verifier:
+    """Checks tensors as they arrive, front to back, so that hashing overlaps with the transfer. Nothing is loadable before `finish`."""
+
+    def __init__(self, manifest: Manifest, data: np.ndarray) -> None:
+        self._manifest, self._data, self._next = manifest, data, 0
+
+    def arrived(self, nbytes: int) -> None:
+        """The first `nbytes` bytes are there. Raises DigestMismatch."""
+        tensors = self._manifest.tensors
+        while self._next < len(tensors) and tensors[self._next].offset + tensors[self._next].nbytes <= nbytes:
+            self._check(tensors[self._next])
+            self._next += 1
+
+    def finish(self) -> None:
+        """Everything is there. Raises DigestMismatch."""
+        self.arrived(self._manifest.total_bytes)
+        if self._next != len(self._manifest.tensors) or version_digest(self._manifest.tensors) != self._manifest.weights.digest:
+            raise DigestMismatch(f"{self._manifest.weights}: the tensors do not add up to the version's digest; it is not loaded")
+
+    def _check(self, meta: TensorMeta) -> None:
+        found = bytes_digest(self._data[meta.offset : meta.offset + meta.nbytes])
+        if found != meta.digest:
+            raise DigestMismatch(f"{self._manifest.weights}: tensor {meta.name!r} has digest {found}, published was {meta.digest}; it is not loaded")

@@ -1,0 +1,208 @@
+"""The CheckpointEngine contract, with the meanings of verl's methods, and its implementation over a group and the host cache.
+
+For a framework that brings its own orchestration (every worker is told what to do, step by step). A run of AsyncFlow itself uses `Publisher` and
+`Receiver`, which need no orchestrator; groups, buckets, cache and digests underneath are the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+
+from checkpoint_engine.broadcast import broadcast_buffer, check_bucket
+from checkpoint_engine.cache import HostCache, Lease, NoFreeSlot
+from checkpoint_engine.collective import Group, GroupError, address_towards, host_store, join_store
+from checkpoint_engine.digest import Verifier, digested
+from checkpoint_engine.manifest import Manifest, check_manifest
+from checkpoint_engine.weights_id import WeightsId
+
+_LEASE_S = 300.0
+_MOST_MANIFEST_BYTES = 1 << 28
+
+
+class Metadata(msgspec.Struct, frozen=True):
+    """What `prepare` of one worker tells the others. `port` 0: not the master."""
+
+    host: str
+    port: int
+
+
+Topology = dict[str, list[Any]]
+"""Keyword arguments of `init_process_group`, one list entry a worker."""
+
+
+class CheckpointEngine(ABC):
+    """Weights from trainer ranks to rollout ranks. Order of a sync: prepare → build_topology → init_process_group → send/receive → finalize."""
+
+    @abstractmethod
+    def prepare(self) -> Metadata:
+        """Allocate what a sync needs; tell how to be reached."""
+
+    @classmethod
+    @abstractmethod
+    def build_topology(cls, trainer_world_size: int, rollout_world_size: int, metadata: Sequence[Metadata]) -> tuple[Topology, Topology]:
+        """From everybody's metadata (trainers first) the arguments of `init_process_group` for trainers and for rollouts."""
+
+    @abstractmethod
+    def init_process_group(self, rank: int, world_size: int, master_metadata: Metadata) -> None:
+        """Blocks until all came, under a deadline. Rank -1 walks generators but sends nothing."""
+
+    @abstractmethod
+    async def send_weights(self, weights: Iterable[tuple[str, torch.Tensor]], label: WeightsId | None = None) -> WeightsId:
+        """Send (Hugging Face name, tensor). Every trainer rank walks the generator, for the gather inside is collective."""
+
+    @abstractmethod
+    def receive_weights(self) -> AsyncIterator[tuple[str, torch.Tensor]]:
+        """Receive into the local cache, verify, then yield (name, view into the cache)."""
+
+    @abstractmethod
+    def get_weights(self) -> AsyncIterator[tuple[str, torch.Tensor]]:
+        """Yield the newest version of the local cache, without any communication."""
+
+    @abstractmethod
+    def finalize(self) -> None:
+        """End of a sync: the group goes, the cache stays."""
+
+
+class CollectiveEngine(CheckpointEngine):
+    """Trainer rank 0 broadcasts through a group of gloo, nccl or hccl; manifest in band, bytes in buckets.
+
+    `is_master`: this is trainer rank 0, reachable at `host`. Raises GroupError when a peer is missing or goes; the cache then serves what it served.
+    """
+
+    def __init__(
+        self,
+        bucket_bytes: int = 16 << 20,
+        is_master: bool = False,
+        host: str = "127.0.0.1",
+        backend: str = "gloo",
+        timeout_s: float = 5.0,
+        device: torch.device | None = None,
+    ) -> None:
+        self._bucket_bytes = check_bucket(bucket_bytes)
+        self._is_master, self._host, self._backend, self._timeout_s, self._device = is_master, host, backend, timeout_s, device
+        self._store: Any = None
+        self._group: Group | None = None
+        self._rank = 0
+        self._sent = 0
+        self.cache = HostCache()
+
+    def prepare(self) -> Metadata:
+        if not self._is_master:
+            return Metadata(self._host, 0)
+        if self._store is None:
+            self._store = host_store(self._host, self._timeout_s)
+        return Metadata(self._host, self._store.port)
+
+    @classmethod
+    def build_topology(cls, trainer_world_size: int, rollout_world_size: int, metadata: Sequence[Metadata]) -> tuple[Topology, Topology]:
+        world = rollout_world_size + 1
+        master = metadata[0]
+        if master.port == 0:
+            raise ValueError("metadata[0] has port 0: trainer rank 0 was not made with is_master=True, nobody could meet; order trainers first")
+
+        def arguments(ranks: list[int]) -> Topology:
+            return {"rank": ranks, "world_size": [world] * len(ranks), "master_metadata": [master] * len(ranks)}
+
+        return arguments([0] + [-1] * (trainer_world_size - 1)), arguments(list(range(1, world)))
+
+    def init_process_group(self, rank: int, world_size: int, master_metadata: Metadata) -> None:
+        self._rank = rank
+        if rank < 0:
+            return
+        store = self._store if rank == 0 else join_store(master_metadata.host, master_metadata.port, self._timeout_s)
+        own = self._host if rank == 0 else address_towards(master_metadata.host)
+        self._group = Group(store, rank, world_size, own, self._timeout_s, self._backend)
+
+    async def send_weights(self, weights: Iterable[tuple[str, torch.Tensor]], label: WeightsId | None = None) -> WeightsId:
+        label = label or WeightsId("model", 0, self._sent)
+        self._sent = label.version + 1
+        if self._rank < 0:
+            for _ in weights:
+                pass
+            return label
+        self.cache.put(label, weights)  # on this thread: the walk may be collective and bound to a device
+        lease = self._lease(label)
+        try:
+            return await asyncio.to_thread(self._send, lease)
+        finally:
+            self.cache.release(lease)
+
+    async def receive_weights(self) -> AsyncIterator[tuple[str, torch.Tensor]]:
+        weights = await asyncio.to_thread(self._receive)
+        async for item in self._serve(weights):
+            yield item
+
+    async def get_weights(self) -> AsyncIterator[tuple[str, torch.Tensor]]:
+        async for item in self._serve(None):
+            yield item
+
+    def finalize(self) -> None:
+        if self._group is not None:
+            self._group.close()
+        self._group, self._store = None, None
+
+    async def _serve(self, weights: WeightsId | None) -> AsyncIterator[tuple[str, torch.Tensor]]:
+        lease = self._lease(weights)
+        try:
+            for item in lease.tensors():
+                yield item
+        finally:
+            self.cache.release(lease)
+
+    def _lease(self, weights: WeightsId | None) -> Lease:
+        lease = self.cache.lease("engine", _LEASE_S, weights)
+        if lease is None:
+            raise LookupError(f"{weights or 'any version'} is not in the cache: nothing can be read; send or receive weights first")
+        return lease
+
+    def _send(self, lease: Lease) -> WeightsId:
+        group = self._in_group()
+        manifest = digested(lease.manifest, lease.arena.array)
+        encoded = torch.frombuffer(bytearray(msgspec.msgpack.encode(manifest)), dtype=torch.uint8)
+        self._now(group, torch.tensor([encoded.numel()]))
+        self._now(group, encoded)
+        broadcast_buffer(group, lease.arena.tensor(), manifest.total_bytes, self._bucket_bytes, device=self._device)
+        return manifest.weights
+
+    def _receive(self) -> WeightsId:
+        group = self._in_group()
+        manifest = self._receive_manifest(group)
+        reservation = self.cache.reserve(manifest.weights, manifest.total_bytes)
+        if reservation is None:
+            broadcast_buffer(group, None, manifest.total_bytes, self._bucket_bytes, device=self._device)
+            raise NoFreeSlot(f"{manifest.weights} came while every slot was being read: it was dropped; finish get_weights() before the next sync")
+        try:
+            verifier = Verifier(manifest, reservation.arena.array)
+            broadcast_buffer(group, reservation.arena.tensor(), manifest.total_bytes, self._bucket_bytes, device=self._device)
+            verifier.finish()
+        except BaseException as error:  # whatever ended it: the slot must not stay reserved
+            self.cache.abandon(reservation, tainted=isinstance(error, GroupError))
+            raise
+        self.cache.complete(reservation, manifest)
+        return manifest.weights
+
+    def _receive_manifest(self, group: Group) -> Manifest:
+        length = self._now(group, torch.zeros(1, dtype=torch.int64)).item()
+        if not 0 < length <= _MOST_MANIFEST_BYTES:
+            raise GroupError(f"a manifest of {length} bytes was announced: the group is out of step; finalize and form another")
+        encoded = self._now(group, torch.zeros(int(length), dtype=torch.uint8))
+        manifest = msgspec.msgpack.decode(np.asarray(encoded).tobytes(), type=Manifest)
+        check_manifest(manifest)
+        return manifest
+
+    def _now(self, group: Group, tensor: torch.Tensor) -> torch.Tensor:
+        on_device = tensor.to(self._device) if self._device is not None else tensor
+        group.wait(group.broadcast(on_device))
+        return on_device.cpu()
+
+    def _in_group(self) -> Group:
+        if self._group is None:
+            raise GroupError("init_process_group was not called (or finalize was): there is nobody to talk to")
+        return self._group

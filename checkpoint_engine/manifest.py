@@ -1,0 +1,77 @@
+"""What a set of weights consists of and where each tensor lies in one flat buffer. Pure data: no memory, no sockets."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import torch
+
+from checkpoint_engine.weights_id import WeightsId
+
+ALIGN = 64
+"""Every tensor starts at a multiple of this many bytes: any dtype can be viewed in place, also after a tensor of odd length."""
+
+
+class TensorMeta(msgspec.Struct, frozen=True, array_like=True):
+    name: str  # Hugging Face name
+    dtype: str  # torch's name without "torch.", e.g. "bfloat16"
+    shape: tuple[int, ...]
+    offset: int  # bytes from the start of the version's buffer
+    nbytes: int
+    digest: str = ""  # xxh3-128 of the bytes, hex; "" before it was computed
+
+
+class Manifest(msgspec.Struct, frozen=True, array_like=True):
+    """One version: its identity, its tensors in the order they were published, and the length of the flat buffer."""
+
+    weights: WeightsId
+    tensors: tuple[TensorMeta, ...]
+    total_bytes: int
+
+
+class ManifestError(ValueError):
+    """A manifest that cannot be laid out or read here."""
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def dtype_of(name: str) -> torch.dtype:
+    """The torch dtype of a name. Raises ManifestError for a name torch does not know."""
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
+        raise ManifestError(f"dtype {name!r} is not one of torch {torch.__version__}: the tensor cannot be read; publish it in another dtype")
+    return dtype
+
+
+def align_up(offset: int) -> int:
+    return (offset + ALIGN - 1) // ALIGN * ALIGN
+
+
+def check_manifest(manifest: Manifest, most_bytes: int = 1 << 44) -> None:
+    """Refuse what cannot be laid out: called on every manifest that came over a wire. Raises ManifestError."""
+    total = manifest.total_bytes
+    if not 0 <= total <= most_bytes:
+        raise ManifestError(f"total_bytes = {total} is outside 0..{most_bytes}: the version is refused")
+    names: set[str] = set()
+    end = 0
+    for meta in manifest.tensors:
+        if meta.name in names:
+            raise ManifestError(f"tensor {meta.name!r} is listed twice: the version is refused")
+        names.add(meta.name)
+        expected = math.prod(meta.shape) * dtype_of(meta.dtype).itemsize
+        if any(size < 0 for size in meta.shape) or meta.nbytes != expected:
+            raise ManifestError(f"tensor {meta.name!r}: {meta.dtype} {meta.shape} takes {expected} bytes, not {meta.nbytes}: the version is refused")
+        if meta.offset % ALIGN or meta.offset < end or meta.offset + meta.nbytes > total:
+            raise ManifestError(f"tensor {meta.name!r}: offset {meta.offset} overlaps, is unaligned or leaves 0..{total}: the version is refused")
+        end = meta.offset + meta.nbytes
+
+
+def view_tensor(buffer: torch.Tensor, meta: TensorMeta) -> torch.Tensor:
+    """`meta`'s tensor as a view into `buffer` (uint8 [>= total_bytes]); shape and dtype of the meta, same memory."""
+    dtype = dtype_of(meta.dtype)
+    if meta.nbytes == 0:
+        return torch.empty(meta.shape, dtype=dtype)
+    return buffer[meta.offset : meta.offset + meta.nbytes].view(dtype).view(meta.shape)

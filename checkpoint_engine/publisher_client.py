@@ -1,0 +1,139 @@
+"""The trainer's hand-over to its publisher: a slot is asked for, filled, committed; then the trainer trains on.
+
+The slot is the publisher's memory, opened by descriptor on the same host; where that is impossible (another PID namespace), bytes travel instead.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+import zmq
+
+from checkpoint_engine import messages as m
+from checkpoint_engine.arena import Arena, ArenaUnreachable, Mappings
+from checkpoint_engine.copy_out import copy_out
+from checkpoint_engine.manifest import Manifest
+from checkpoint_engine.weights_id import WeightsId
+from checkpoint_engine.wire import Reply, Secure, connect_dealer, encode, from_publisher
+
+Tensors = Iterable[tuple[str, torch.Tensor]] | Callable[[], Iterable[tuple[str, torch.Tensor]]]
+
+
+class PublisherGone(TimeoutError):
+    """The publisher did not answer within the deadline."""
+
+
+class PublishRefused(RuntimeError):
+    """The publisher does not take this version; the message says why."""
+
+
+class PublisherClient:
+    """Not thread-safe. `member`: the trainer's name, the one a death notice would carry. `reply_s`: how long an answer may take."""
+
+    def __init__(self, endpoint: str, secure: Secure | None = None, member: str = "trainer", reply_s: float = 30.0) -> None:
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket = connect_dealer(self._context, endpoint, secure)
+        self._member, self._reply_s = member, reply_s
+        self._seq = 0
+        self._nbytes = 0  # of the last version: what the next slot is asked to hold
+        self._pending: tuple[WeightsId, Tensors] | None = None
+        self._mappings = Mappings()
+        self._spare = Arena()  # bytes path only: where a version is laid out before it is sent
+        self.coalesced = 0  # versions replaced by a newer one while no slot was free
+        self.copy_s = 0.0  # the trainer was blocked this long by the last copy
+        self.path = ""  # of the last copy: "shared" or "bytes"
+
+    @property
+    def pending(self) -> WeightsId | None:
+        """The version that still has to be copied out."""
+        return self._pending[0] if self._pending else None
+
+    def publish(self, weights: WeightsId, tensors: Tensors, wait_s: float = 0.0) -> WeightsId:
+        """Copy a version out if there is a slot within `wait_s` seconds; else it stays `pending`, and `flush` copies it.
+
+        `tensors` (or what it returns) yields (Hugging Face name, tensor) and is walked only once a slot is there, so a pending version must be
+        flushed before the next optimizer step changes the parameters; a newer `publish` replaces it (counted in `coalesced`). Returns `weights`,
+        without a digest: `wait_published` tells it. Raises PublishRefused, PublisherGone.
+        """
+        if self._pending is not None:
+            self.coalesced += 1
+        self._pending = (weights, tensors)
+        self.flush(wait_s)
+        return weights
+
+    def flush(self, wait_s: float = 0.0) -> bool:
+        """Copy the pending version out, parking for at most `wait_s` for a slot. True when nothing is pending any more."""
+        if self._pending is None:
+            return True
+        weights, tensors = self._pending
+        question = m.Reserve(seq=self._next(), member=self._member, weights=weights, nbytes=self._nbytes, wait_s=wait_s)
+        answer = self._ask(question, m.FromPublisher, wait_s)
+        if isinstance(answer, m.NoSlot):
+            return False
+        if not isinstance(answer, m.Slot):
+            raise PublishRefused(f"a slot was asked for and {type(answer).__name__} came")
+        self._pending = None  # whatever happens from here on, this walk of `tensors` was the one
+        self._fill(answer, weights, tensors() if callable(tensors) else tensors)
+        return True
+
+    def wait_published(self, weights: WeightsId, timeout_s: float) -> WeightsId:
+        """Park until `weights` or a newer version is published; returns its identity with digest. Copies a pending version out on the way.
+
+        Raises PublisherGone after `timeout_s` seconds.
+        """
+        end = time.monotonic() + timeout_s
+        self.flush(timeout_s)
+        wait_s = max(end - time.monotonic(), 0.0)
+        answer = self._ask(m.AwaitPublished(seq=self._next(), weights=weights, wait_s=wait_s), m.Published, wait_s)
+        if answer.weights is None or answer.weights < weights:
+            raise PublisherGone(f"{weights} was not published within {timeout_s} s (newest: {answer.weights}, pending: {self.pending})")
+        return answer.weights
+
+    def close(self) -> None:
+        self._socket.close()
+        self._context.term()
+        self._spare.close()
+        self._mappings.close()
+
+    def _fill(self, slot: m.Slot, weights: WeightsId, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
+        began = time.perf_counter()
+        try:
+            arena, self.path = self._mappings.attach(slot.descriptor), "shared"
+        except ArenaUnreachable:
+            arena, self.path = self._spare, "bytes"
+        try:
+            manifest = copy_out(arena, weights, tensors)
+        except BaseException:  # whatever the walk raised is the caller's: here only the slot must be given back
+            self._ask(m.Discard(seq=self._next(), ticket=slot.ticket), m.Ok)
+            raise
+        self.copy_s = time.perf_counter() - began
+        if arena is self._spare:
+            self._send_bytes(slot.ticket, manifest)
+        self._nbytes = manifest.total_bytes
+        self._ask(m.Commit(seq=self._next(), ticket=slot.ticket, manifest=manifest), m.Ok)
+
+    def _send_bytes(self, ticket: int, manifest: Manifest) -> None:
+        for offset in range(0, manifest.total_bytes, m.MOST_CHUNK_BYTES):
+            chunk = self._spare.array[offset : min(offset + m.MOST_CHUNK_BYTES, manifest.total_bytes)]
+            self._ask(m.Write(seq=self._next(), ticket=ticket, offset=offset), m.Ok, 0.0, chunk.data)
+
+    def _next(self) -> int:
+        self._seq += 1
+        return self._seq
+
+    def _ask(self, question: m.ToPublisher, expected: type[Reply], wait_s: float = 0.0, *frames: Any) -> Reply:
+        """Send and park for the answer of the same `seq`; older answers are dropped."""
+        self._socket.send_multipart([encode(question), *frames])
+        end = time.monotonic() + wait_s + self._reply_s
+        while (left := end - time.monotonic()) > 0 and self._socket.poll(int(left * 1e3) + 1):
+            answer = from_publisher.decode(self._socket.recv_multipart()[0])
+            if answer.seq != question.seq:
+                continue
+            if isinstance(answer, m.Refused):
+                raise PublishRefused(f"{type(question).__name__} was refused ({answer.code}): {answer.message}")
+            if isinstance(answer, expected):
+                return answer
+        raise PublisherGone(f"the publisher did not answer {type(question).__name__} within {wait_s + self._reply_s} s: is its process alive?")

@@ -1,0 +1,226 @@
+"""A follower of a publisher: weights arrive into the local host cache on a thread of their own, whole and verified, while compute goes on.
+
+Desired state in, facts out: `want` says what should be here, `on_ready` and `latest` say what is. Versions coalesce to the newest; the label is
+always that of what arrived. Any transfer that fails leaves the old version loadable and is repeated by pull, with growing pauses.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+import zmq
+
+from checkpoint_engine import messages as m
+from checkpoint_engine.cache import HostCache
+from checkpoint_engine.digest import DigestMismatch
+from checkpoint_engine.link import Link
+from checkpoint_engine.manifest import ManifestError
+from checkpoint_engine.pull import PullFailed, pull_newest
+from checkpoint_engine.seat import Seat, SeatLost
+from checkpoint_engine.wakeup import Wakeup
+from checkpoint_engine.weights_id import WeightsId
+from checkpoint_engine.wire import Secure
+
+SIGN_OF_LIFE_S = 1.0
+GRACE_S = 0.3
+"""A member of a group leaves a wanted version this long to the broadcast before it pulls."""
+_PAUSES_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
+LEASE_S = 30.0
+
+
+class NotInCache(LookupError):
+    """This version is not here (any more): take `latest()`."""
+
+
+@dataclass
+class Counters:
+    """What happened so far, by kind."""
+
+    by_broadcast: int = 0
+    by_pull_shared: int = 0
+    by_pull_bytes: int = 0
+    failed: int = 0  # transfers that were cut off
+    corrupt: int = 0  # transfers whose digests were wrong
+    drained: int = 0  # broadcasts taken part in without keeping the bytes
+    receive_s: float = 0.0  # of the last version
+
+
+class Receiver:
+    """Starts receiving at once. `member`: this process's name, unique per incarnation (death notices carry it).
+
+    `on_ready(weights)` after a version became loadable, `on_error(error)` for every failed transfer and for what ends the thread: both run on the
+    receiver's thread. `collective` False: pull only. Any thread may call the methods.
+    """
+
+    def __init__(
+        self,
+        member: str,
+        endpoint: str,
+        secure: Secure | None = None,
+        on_ready: Callable[[WeightsId], None] = lambda weights: None,
+        on_error: Callable[[Exception], None] = lambda error: None,
+        spare: int = 1,
+        collective: bool = True,
+    ) -> None:
+        self.member = member
+        self.counters = Counters()
+        self._collective = collective
+        self._on_ready, self._on_error = on_ready, on_error
+        self._cache = HostCache(spare)
+        self._closing = threading.Event()
+        self._wakeup = Wakeup()
+        self._link = Link(endpoint, secure, self._closing.is_set)
+        self._seat = Seat(self._link, member, self._cache)
+        self._wanted: WeightsId | None = None  # the newest version anybody said there is
+        self._pull_at = 0.0  # monotonic; not before
+        self._failures = 0
+        self._sign_at = 0.0
+        self.failure: Exception | None = None  # what ended the thread
+        self._thread = threading.Thread(target=self._run, name=f"receiver-{member}", daemon=True)
+        self._thread.start()
+
+    # -------------------------------------------------------------- for the owner
+
+    def latest(self) -> WeightsId | None:
+        """The newest version that can be loaded."""
+        return self._cache.latest()
+
+    def want(self, weights: WeightsId) -> None:
+        """Make sure that this version or a newer one arrives. Raises RuntimeError when the receiver's thread has ended."""
+        if self.failure is not None:
+            raise RuntimeError(f"{self.member} receives no weights any more: {self.failure}") from self.failure
+        self._note(weights, GRACE_S if self._seat.taken else 0.0)
+        self._wakeup.set()
+
+    @contextlib.contextmanager
+    def get_weights(self, weights: WeightsId | None = None, lease_s: float = LEASE_S) -> Iterator[Iterable[tuple[str, torch.Tensor]]]:
+        """Yields (name, view into the cache) of a version (None: the newest), whose memory is not reused meanwhile. Views are read-only by
+        contract and end with the context. Past `lease_s` seconds the slot gets other memory; what is read here stays intact. Raises NotInCache."""
+        lease = self._cache.lease(self.member, lease_s, weights)
+        if lease is None:
+            raise NotInCache(f"{weights or 'any version'} is not in the cache of {self.member} (newest: {self.latest()}); load latest()")
+        try:
+            yield lease.tensors()
+        finally:
+            self._cache.release(lease)
+            self._wakeup.set()
+
+    def close(self) -> None:
+        """Leave and stop. Idempotent."""
+        if self._closing.is_set():
+            return
+        self._closing.set()
+        self._wakeup.set()
+        self._thread.join()
+        self._wakeup.close()
+        self._cache.close()
+
+    # -------------------------------------------------------------- the thread
+
+    def _run(self) -> None:
+        poller = zmq.Poller()
+        poller.register(self._link.socket, zmq.POLLIN)
+        poller.register(self._wakeup.fileno(), zmq.POLLIN)
+        try:
+            while not self._closing.is_set():
+                self._give_sign_of_life()
+                self._pull_if_due()
+                ready = dict(poller.poll(int(self._patience_s() * 1e3) + 1))
+                if self._wakeup.fileno() in ready:
+                    self._wakeup.clear()
+                for record in self._link.announcements():
+                    self._handle(record)
+            self._link.ask(m.Leave(member=self.member))
+        except Exception as error:  # the thread's last words: the owner must hear of whatever ended it
+            self.failure = error
+            self._on_error(error)
+        finally:
+            self._seat.leave()
+            self._link.close()
+
+    def _handle(self, record: m.AnyFromPublisher) -> None:
+        match record:
+            case m.Available():
+                if record.weights is not None:
+                    broadcast_may_come = record.seq != 0 and self._seat.taken  # the answer to a sign of life, not a call to pull
+                    self._note(record.weights, GRACE_S if broadcast_may_come else 0.0)
+            case m.Invite():
+                self._seat.invited(record)
+            case m.Form():
+                self._trying(lambda: self._seat.take(record))
+            case m.Abandon():
+                self._seat.abandoned(record)
+            case m.Send():
+                self._trying(lambda: self._receive(record))
+            case m.Refused():
+                self._on_error(PullFailed(f"the publisher refused something of {self.member} ({record.code}): {record.message}"))
+
+    def _receive(self, record: m.Send) -> None:
+        began = time.monotonic()
+        self._note(record.manifest.weights, GRACE_S)
+        if self._seat.receive(record, self.latest()):
+            self.counters.by_broadcast += 1
+            self._arrived(record.manifest.weights, began)
+        else:
+            self.counters.drained += 1
+
+    def _pull_if_due(self) -> None:
+        if self._missing() and time.monotonic() >= self._pull_at:
+            self._trying(self._pull)
+
+    def _pull(self) -> None:
+        began = time.monotonic()
+        got = pull_newest(self._link, self.member, self._cache, self.latest())
+        if isinstance(got, str):  # not there yet, or no slot: a lease that ends wakes this thread
+            self._pull_at = time.monotonic() + _PAUSES_S[3]
+            return
+        weights, path = got
+        self.counters.by_pull_shared += path == "shared"
+        self.counters.by_pull_bytes += path == "bytes"
+        self._arrived(weights, began)
+
+    def _arrived(self, weights: WeightsId, began: float) -> None:
+        self._failures = 0
+        self.counters.receive_s = time.monotonic() - began
+        self._on_ready(weights)
+
+    def _trying(self, step: Callable[[], None]) -> None:
+        """Run a transfer; what goes wrong is counted, reported, and repeated by pull after a pause. The old version keeps serving."""
+        try:
+            step()
+        except (PullFailed, SeatLost, ManifestError, DigestMismatch) as error:
+            self.counters.corrupt += isinstance(error, DigestMismatch)
+            self.counters.failed += not isinstance(error, DigestMismatch)
+            self._pull_at = time.monotonic() + _PAUSES_S[min(self._failures, len(_PAUSES_S) - 1)]
+            self._failures += 1
+            if not self._closing.is_set():
+                self._on_error(error)
+
+    def _note(self, weights: WeightsId, grace_s: float) -> None:
+        """There is such a version. The first word of it decides how long a broadcast may take to bring it."""
+        if self._wanted is None or self._wanted < weights:
+            self._wanted = weights
+            self._pull_at = time.monotonic() + grace_s
+        elif grace_s == 0.0 and self._failures == 0:
+            self._pull_at = 0.0
+
+    def _missing(self) -> bool:
+        have = self._cache.latest()
+        return self._wanted is not None and (have is None or have < self._wanted)
+
+    def _give_sign_of_life(self) -> None:
+        now = time.monotonic()
+        if now >= self._sign_at:
+            self._sign_at = now + SIGN_OF_LIFE_S
+            self._link.ask(m.Join(member=self.member, collective=self._collective, have=self.latest()))
+
+    def _patience_s(self) -> float:
+        if self._link.waiting:
+            return 0.0
+        until = min(self._sign_at, self._pull_at) if self._missing() else self._sign_at
+        return max(until - time.monotonic(), 0.0)

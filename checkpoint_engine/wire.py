@@ -1,0 +1,81 @@
+"""Sockets of the checkpoint engine: who may bind where, keys, and records to frames."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Protocol, TypeVar
+
+import msgspec
+import zmq
+
+from checkpoint_engine.messages import AnyFromPublisher, AnyToPublisher, FromPublisher, ToPublisher
+
+_HIGH_WATER = 256  # messages a peer may lag behind before its connection drops or blocks
+
+encode = msgspec.msgpack.Encoder().encode
+to_publisher = msgspec.msgpack.Decoder(AnyToPublisher)
+from_publisher = msgspec.msgpack.Decoder(AnyFromPublisher)
+Reply = TypeVar("Reply", bound=FromPublisher)
+
+__all__ = ["FromPublisher", "Secure", "ToPublisher", "bind_router", "connect_dealer", "encode", "from_publisher", "host_of", "to_publisher"]
+
+
+class Secure(Protocol):
+    """Keys for a socket (ZMQ CURVE); None in its place means loopback without keys."""
+
+    def server(self, socket: zmq.Socket[bytes]) -> str:
+        """Make it a key server before it binds; returns its public key."""
+
+    def client(self, socket: zmq.Socket[bytes], server_key: str) -> None:
+        """Give it keys before it connects."""
+
+
+def host_of(endpoint: str) -> str:
+    """Host of "tcp://host:port", brackets of IPv6 removed. Raises ValueError."""
+    address = endpoint.split(" ")[0]
+    if not address.startswith("tcp://") or ":" not in address[6:]:
+        raise ValueError(f"endpoint {endpoint!r} must read tcp://host:port: nothing was bound; write e.g. tcp://127.0.0.1:0")
+    return address[6:].rpartition(":")[0].strip("[]")
+
+
+def bind_router(context: zmq.Context[zmq.Socket[bytes]], bind: str, secure: Secure | None) -> tuple[zmq.Socket[bytes], str]:
+    """A bound ROUTER and its endpoint, "tcp://host:port" or "tcp://host:port KEY". Loopback only, unless there are keys."""
+    host = host_of(bind)
+    if secure is None and not _is_loopback(host):
+        raise ValueError(f"bind = {bind!r} leaves this machine and `secure` is None: refused, anyone could replace weights; give keys or 127.0.0.1")
+    if host in ("*", "0.0.0.0", "::"):
+        raise ValueError(f"bind = {bind!r} names no address that others could connect to: refused; bind one address of this host")
+    socket = _socket(context, zmq.ROUTER)
+    socket.ipv6 = ":" in host
+    key = secure.server(socket) if secure else ""
+    socket.bind(bind)
+    endpoint = socket.getsockopt_string(zmq.LAST_ENDPOINT)
+    return socket, f"{endpoint} {key}" if key else endpoint
+
+
+def connect_dealer(context: zmq.Context[zmq.Socket[bytes]], endpoint: str, secure: Secure | None) -> zmq.Socket[bytes]:
+    address, _, key = endpoint.partition(" ")
+    if key and secure is None:
+        raise ValueError(f"endpoint {address} wants keys and `secure` is None: not connected; pass the run's keys")
+    socket = _socket(context, zmq.DEALER)
+    socket.ipv6 = ":" in host_of(endpoint)
+    if secure and key:
+        secure.client(socket, key)
+    socket.connect(address)
+    return socket
+
+
+def _socket(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socket[bytes]:
+    socket = context.socket(kind)
+    socket.linger = 0
+    socket.sndhwm = socket.rcvhwm = _HIGH_WATER
+    return socket
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:  # a name or an interface: not provably this machine's own
+        return False

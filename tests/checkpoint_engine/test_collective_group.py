@@ -1,0 +1,131 @@
+"""Groups outside the default world: they form, carry buckets, break in time, and leave nothing behind."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import get_context
+
+import pytest
+import torch
+from ce_helpers import eventually, open_files, threads
+
+from checkpoint_engine.broadcast import broadcast_buffer, check_bucket
+from checkpoint_engine.collective import Abandoned, Group, GroupError, host_store, join_store
+
+HOST = "127.0.0.1"
+
+
+def make_groups(world: int, timeout_s: float = 5.0) -> list[Group]:
+    store = host_store(HOST, timeout_s)
+
+    def member(rank: int) -> Group:
+        own = store if rank == 0 else join_store(HOST, store.port, timeout_s)
+        return Group(own, rank, world, HOST, timeout_s)
+
+    with ThreadPoolExecutor(world) as pool:
+        return list(pool.map(member, range(world)))
+
+
+def send_all(groups: list[Group], buffers: list[torch.Tensor | None], total: int, bucket: int, device: torch.device | None = None) -> None:
+    with ThreadPoolExecutor(len(groups)) as pool:
+        jobs = [pool.submit(broadcast_buffer, group, buffer, total, bucket, device=device) for group, buffer in zip(groups, buffers, strict=True)]
+        for job in jobs:
+            job.result(20)
+
+
+@pytest.mark.parametrize("total", [0, 1, 4095, 4096, 4097, 40 * 4096 + 3])
+def test_a_buffer_arrives_whole_at_everyone_also_past_one_that_keeps_nothing(total: int) -> None:
+    groups = make_groups(3)
+    source = torch.randint(0, 255, (total,), dtype=torch.uint8)
+    target = torch.zeros(total, dtype=torch.uint8)
+    send_all(groups, [source, None, target], total, 4096)
+    assert torch.equal(source, target)
+    for group in groups:
+        group.close()
+
+
+def test_through_device_buckets_the_same_bytes_arrive() -> None:
+    """The staging of nccl and hccl, run on the CPU: two alternating buckets never mix."""
+    groups = make_groups(2)
+    total = 30 * 4096 + 77
+    source, target = torch.randint(0, 255, (total,), dtype=torch.uint8), torch.zeros(total, dtype=torch.uint8)
+    send_all(groups, [source, target], total, 4096, torch.device("cpu", 0))
+    assert torch.equal(source, target)
+    for group in groups:
+        group.close()
+
+
+def test_fifty_rebuilds_leave_no_descriptor_thread_or_socket() -> None:
+    def rebuild() -> None:
+        groups = make_groups(2)
+        send_all(groups, [torch.ones(9000, dtype=torch.uint8), torch.zeros(9000, dtype=torch.uint8)], 9000, 4096)
+        for group in groups:
+            group.close()
+
+    for _ in range(3):
+        rebuild()
+    before = eventually(lambda: (open_files(), threads()) if threads() <= 4 else None, what="threads of closed groups end")
+    for _ in range(50):
+        rebuild()
+    gc.collect()
+    eventually(lambda: open_files() <= before[0] and threads() <= before[1], what=f"{open_files()}, {threads()} go back to {before}")
+
+
+def test_the_store_listens_on_its_one_address_only() -> None:
+    store = host_store(HOST, 1.0)
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("127.0.0.2", store.port), timeout=2)
+
+
+def test_a_member_that_never_comes_is_an_error_in_time() -> None:
+    began = time.monotonic()
+    with pytest.raises(GroupError, match="did not form"):
+        Group(host_store(HOST, 0.5), 0, 2, HOST, 0.5)
+    assert time.monotonic() - began < 3
+
+
+def test_a_death_notice_ends_a_wait_long_before_the_timeout() -> None:
+    groups = make_groups(2, timeout_s=3.0)
+    notice = threading.Event()
+    threading.Timer(0.2, notice.set).start()
+    began = time.monotonic()
+    with pytest.raises(Abandoned):
+        groups[1].wait(groups[1].broadcast(torch.zeros(5000, dtype=torch.uint8)), notice.is_set)
+    groups[1].close()
+    assert time.monotonic() - began < 1.5
+    groups[0].close()
+
+
+def test_a_stopped_peer_is_an_error_at_the_timeout_and_a_killed_one_at_once() -> None:
+    for stroke, least_s, most_s in ((signal.SIGSTOP, 0.8, 5.0), (signal.SIGKILL, 0.0, 0.9)):
+        store = host_store(HOST, 1.0)
+        child = get_context("fork").Process(target=_join_and_rest, args=(store.port,))
+        child.start()
+        group = Group(store, 0, 2, HOST, 1.0)
+        assert child.pid
+        os.kill(child.pid, stroke)
+        began = time.monotonic()
+        with pytest.raises(GroupError, match="peer"):
+            broadcast_buffer(group, torch.zeros(1 << 26, dtype=torch.uint8), 1 << 26, 1 << 20)
+        assert least_s <= time.monotonic() - began < most_s
+        group.close()
+        child.kill()
+        child.join(5)
+
+
+def _join_and_rest(port: int) -> None:
+    group = Group(join_store(HOST, port, 1.0), 1, 2, HOST, 1.0)
+    threading.Event().wait(20)
+    group.close()
+
+
+@pytest.mark.parametrize("make", [lambda: host_store(HOST, 30.0), lambda: check_bucket(100), lambda: make_groups(1, 0.0)])
+def test_limits_beyond_the_rule_are_refused(make: object) -> None:
+    with pytest.raises(ValueError, match=r"must be in|is below"):
+        make()  # type: ignore[operator]

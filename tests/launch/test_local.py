@@ -1,0 +1,161 @@
+"""What becomes of a run when its processes end in every way they can; the processes are real and killed for real."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from asyncflow.launch.local import LocalLauncher
+from tests.launch.runs import Cast, launcher, run_config
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(folder: Path, cast: Cast, *overrides: str) -> tuple[str, list[str], LocalLauncher]:
+    """Exit reason, what the launcher said, the launcher. Afterwards none of its processes is left."""
+    said: list[str] = []
+    local = launcher(run_config(folder, *overrides), cast, said)
+    reason = local.run()
+    assert not local.nursery.children
+    assert [process.name() for process in workers_of(os.getpid())] == []
+    return reason, said, local
+
+
+def workers_of(pid: int) -> list[psutil.Process]:
+    """Processes forked for a run by the fork server of process `pid`."""
+    return [worker for server in psutil.Process(pid).children() for worker in server.children()]
+
+
+def pids(folder: Path) -> list[int]:
+    return [int(line.split()[0]) for line in (folder / "lives").read_text().splitlines()]
+
+
+def test_a_run_that_completes_says_so_and_leaves_nothing(tmp_path: Path) -> None:
+    cast: Cast = {"rollout-0": ("loyal", True, ()), "trainer-0": ("finisher", False, (4,))}
+    run(tmp_path, cast)
+    (tmp_path / "again").mkdir()
+    before = len(os.listdir("/proc/self/fd")), sorted(os.listdir("/dev/shm"))
+    reason, said, _ = run(tmp_path / "again", cast, "queue.shards=2")
+    assert reason == "completed"
+    assert (len(os.listdir("/proc/self/fd")), sorted(os.listdir("/dev/shm"))) == before
+    assert any("shard-1" in line for line in said)
+    events = (tmp_path / "again/run/events.jsonl").read_bytes()
+    assert b'"completed"' in events
+    assert events.endswith(b"\n")
+
+
+def test_a_killed_worker_is_restarted_under_its_name(tmp_path: Path) -> None:
+    reason, said, local = run(tmp_path, {"rollout-0": ("suicidal", True, (2, str(tmp_path / "lives")))})
+    assert reason == "completed"
+    assert local.nursery.restarts == {"rollout-0": 2}
+    assert len(set(pids(tmp_path))) == 3
+    assert any("rollout-0 died (killed by SIGKILL): restarted" in line for line in said)
+
+
+def test_a_worker_that_dies_too_often_ends_the_run_by_name(tmp_path: Path) -> None:
+    reason, _, _ = run(tmp_path, {"rollout-0": ("suicidal", True, (9, str(tmp_path / "lives")))})
+    assert reason.startswith("rollout-0 died: killed by SIGKILL, more than limits.restarts = 2 times")
+    assert len(pids(tmp_path)) == 3
+
+
+def test_the_death_of_what_cannot_be_replaced_ends_the_run_by_name(tmp_path: Path) -> None:
+    cast: Cast = {"trainer-0": ("suicidal", False, (1, str(tmp_path / "lives"))), "rollout-0": ("loyal", True, ())}
+    reason, _, _ = run(tmp_path, cast)
+    assert reason == "trainer-0 died: killed by SIGKILL"
+    assert len(pids(tmp_path)) == 1
+
+
+def test_a_worker_that_raises_ends_the_run_with_its_name_and_error(tmp_path: Path) -> None:
+    start_s = time.monotonic()
+    reason, _, _ = run(tmp_path, {"scorer-0": ("raising", True, ()), "rollout-0": ("loyal", True, ())})
+    assert reason == "scorer-0 raised: ValueError: no such luck"
+    assert time.monotonic() - start_s < 10
+
+
+def test_a_worker_that_fails_before_it_registers_ends_the_run_by_name(tmp_path: Path) -> None:
+    reason, _, _ = run(tmp_path, {"scorer-0": ("crashing", True, ()), "rollout-0": ("loyal", True, ())})
+    assert reason == "scorer-0 died: exit code 1"
+    assert "scorer-0 cannot start" in (tmp_path / "run/logs/scorer-0.log").read_text()
+
+
+def test_a_worker_that_does_not_end_is_killed_after_its_deadline(tmp_path: Path) -> None:
+    reason, said, _ = run(tmp_path, {"rollout-0": ("deaf", True, ()), "trainer-0": ("finisher", False, (4,))}, "limits.drain_s=0.5")
+    assert reason == "completed"
+    assert any(line.startswith("rollout-0 did not end by itself within limits.drain_s") for line in said)
+
+
+@pytest.mark.parametrize("victim", ["controller", "shard-0"])
+def test_the_death_of_the_queue_ends_the_run_by_name(tmp_path: Path, victim: str) -> None:
+    said: list[str] = []
+    local = launcher(run_config(tmp_path), {"rollout-0": ("loyal", True, ())}, said)
+    killer = threading.Thread(target=kill_when_started, args=(local, victim))
+    killer.start()
+    reason = local.run()
+    killer.join()
+    assert reason.startswith(f"{victim} died: killed by SIGKILL")
+    assert workers_of(os.getpid()) == []
+
+
+def kill_when_started(local: LocalLauncher, victim: str) -> None:
+    deadline = time.monotonic() + 20
+    while "rollout-0" not in local.nursery.children or not local.link or not local.link.alive(["rollout-0"]):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    pid = local.nursery.children[victim].process.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+
+
+def test_a_preparation_that_fails_is_named_with_its_error(tmp_path: Path) -> None:
+    prepare = ("models.policy.path=null", "models.policy.prepare='tests.launch.prepares:broken'")
+    reason, _, _ = run(tmp_path, {"rollout-0": ("loyal", True, ())}, *prepare)
+    assert reason.startswith("prepare ended before it was ready (exit code 1): ValueError: no weights today")
+
+
+def test_what_a_preparation_made_is_what_every_model_gets(tmp_path: Path) -> None:
+    prepare = ("models.policy.path=null", "models.policy.prepare='tests.launch.prepares:ready'", f"run.cache={tmp_path / 'cache'}")
+    reason, _, local = run(tmp_path, {"trainer-0": ("finisher", False, (3,))}, *prepare)
+    assert reason == "completed"
+    assert {name: model.path for name, model in local.config.models.items()} == dict.fromkeys(("policy", "ref"), str(tmp_path / "cache/policy"))
+    assert json.loads((tmp_path / "run/config.json").read_text())["models"]["ref"]["path"] == str(tmp_path / "cache/policy")
+
+
+def started(folder: Path) -> tuple[subprocess.Popen[str], list[psutil.Process]]:
+    """A launcher in a process of its own, and all processes below it, once its workers are registered."""
+    process = subprocess.Popen([sys.executable, "-m", "tests.launch.program", str(folder)], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "rollout-0" in line:
+            break
+    below = psutil.Process(process.pid).children(recursive=True)
+    assert len(below) >= 5  # fork server, resource tracker, controller, shard, two workers
+    return process, below
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_and_sigterm_stop_the_run_cleanly(tmp_path: Path, number: signal.Signals) -> None:
+    process, below = started(tmp_path)
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=20)
+    assert output.splitlines()[-1] == "interrupted"
+    assert process.returncode == 0
+    assert psutil.wait_procs(below, timeout=5)[1] == []
+    assert b'"interrupted"' in (tmp_path / "run/events.jsonl").read_bytes()
+
+
+def test_workers_end_by_themselves_when_the_launcher_is_killed(tmp_path: Path) -> None:
+    process, below = started(tmp_path)
+    process.kill()
+    process.wait()
+    assert process.stdout is not None
+    process.stdout.close()
+    assert psutil.wait_procs(below, timeout=15)[1] == []

@@ -1,0 +1,157 @@
+"""A shard answers everybody and is ended by nobody: malformed messages, floods of claims, full memory, freed bytes."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import time
+
+import msgspec
+import numpy as np
+import pytest
+import queue_run as run
+import zmq
+
+from transfer_queue import keys
+from transfer_queue import messages as m
+from transfer_queue.errors import Gone, QueueError, QueueGone
+from transfer_queue.local import LocalQueue
+from transfer_queue.shard import messages as sm
+from transfer_queue.shard.server import serve
+from transfer_queue.wire import decode_shard_reply, encode
+
+
+def malformed(rng: random.Random) -> list[bytes]:
+    """A message that no client of ours sends: noise, cut or flipped headers, wrong frames, absurd numbers."""
+    header = bytearray(encode(rng.choice([
+        sm.Write(id=rng.randrange(99), owner="evil#0", cuts=[[0, 4], [0, rng.choice([5, -5, 2**63 - 1])]]),
+        sm.Write(id=rng.randrange(99), owner=rng.choice(["evil", "#", "evil#x", ""]), cuts=[[0, 4]]),
+        sm.Write(id=rng.randrange(99), owner="evil#0", cuts=[[]] * rng.randrange(3)),
+        sm.Read(id=rng.randrange(99), columns=[sm.Ranges([rng.randrange(9)], [rng.choice([-1, 2**62])], [2**62])]),
+        sm.Read(id=rng.randrange(99), columns=[sm.Ranges([2**63 - 1], [], [0, 1])]),
+    ])))  # fmt: skip
+    match rng.randrange(4):
+        case 0:
+            header = bytearray(rng.randbytes(rng.randrange(40)))
+        case 1:
+            del header[rng.randrange(len(header)) :]
+        case 2:
+            header[rng.randrange(len(header))] ^= 1 << rng.randrange(8)
+    return [bytes(header), *(rng.randbytes(rng.choice([0, 4, 7])) for _ in range(rng.randrange(4)))]
+
+
+def test_500_malformed_messages_hurt_nobody_but_their_sender(queue):
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    with queue.client("victim") as client, zmq.Context.instance().socket(zmq.DEALER) as attacker:
+        attacker.linger = 0
+        attacker.connect(client.registration.shards[0].endpoint)
+        values = np.arange(100, dtype="int32").reshape(10, 10)
+        slices = [client.write([gid], {"response_ids": values[gid : gid + 1]})["response_ids"][0] for gid in range(10)]
+        for _ in range(500):
+            attacker.send_multipart(malformed(rng))
+        attacker.send(encode(sm.ShardStatus(id=12345)))
+        errors = 0
+        while True:
+            assert attacker.poll(5000), f"no answer after {errors} error replies"
+            reply = decode_shard_reply(attacker.recv_multipart()[0])
+            if reply.id == 12345:
+                break
+            errors += isinstance(reply, sm.ShardError)
+            assert not (isinstance(reply, sm.ShardError) and reply.code == "internal"), reply
+        assert errors > 250
+        rows = [m.RowRef(gid, 0, 0, 0, [found]) for gid, found in enumerate(slices)]
+        assert client.read(rows, ["response_ids"], run.spec())["response_ids"].values.tolist() == values.ravel().tolist()
+
+
+def test_an_error_reply_carries_the_id_of_the_request_it_answers(queue):
+    with queue.client("a") as client, zmq.Context.instance().socket(zmq.DEALER) as peer:
+        peer.linger = 0
+        peer.connect(client.registration.shards[0].endpoint)
+        peer.send(msgspec.msgpack.encode({"type": "Read", "id": 41, "columns": "all"}))
+        assert peer.poll(5000)
+        reply = decode_shard_reply(peer.recv_multipart()[0])
+        assert isinstance(reply, sm.ShardError)
+        assert (reply.id, reply.code) == (41, "malformed")
+        assert "$.columns" in reply.message
+
+
+def test_a_full_shard_refuses_with_the_numbers_and_serves_on():
+    with LocalQueue([run.spec()], capacity_bytes=1000) as queue, queue.client("a") as client:
+        kept = client.write([0], {"response_ids": np.zeros((1, 200), dtype="int32")})
+        with pytest.raises(QueueError, match=r"400 bytes do not fit: 800 of capacity_bytes=1000") as refused:
+            client.write([1], {"response_ids": np.zeros((1, 100), dtype="int32")})
+        assert refused.value.code == "capacity"
+        client.discard(kept["response_ids"])
+        client.write([1], {"response_ids": np.zeros((1, 250), dtype="int32")})
+        assert run.comes_to_use(client, 1000)
+
+
+def test_reading_freed_bytes_names_the_groups_that_are_gone_and_only_those(queue):
+    with queue.client("reader") as client:
+        first = client.write([1, 2], {"response_ids": np.ones((2, 3), dtype="int32")})["response_ids"]
+        second = client.write([3], {"response_ids": np.ones((1, 3), dtype="int32")})["response_ids"]
+        assert first[0].shard != second[0].shard
+        client.discard([first[1], second[0]])
+        rows = [m.RowRef(gid, 0, 0, 0, [found]) for gid, found in zip([1, 2, 3], [*first, *second], strict=True)]
+        with pytest.raises(Gone) as gone:
+            client.read(rows, ["response_ids"], run.spec())
+        assert gone.value.gids == [2, 3]
+        assert len(client.read(rows[:1], ["response_ids"], run.spec())["response_ids"]) == 1
+
+
+def test_what_a_dead_member_wrote_and_never_published_is_freed(queue):
+    with queue.client("dying") as client, queue.client("other") as other:
+        client.write([0], {"response_ids": np.ones((1, 3), dtype="int32")})
+        other.write([1], {"response_ids": np.ones((1, 5), dtype="int32")})
+        assert run.used_bytes(other, client.owner) == 12
+        other.member_dead("dying", "killed").result(5.0)
+        assert run.comes_to_use(other, 0, client.owner)
+        assert run.used_bytes(other, other.owner) == 20
+        with pytest.raises(QueueError) as refused:  # a zombie's write would never be freed
+            client.write([0], {"response_ids": np.ones((1, 3), dtype="int32")})
+        assert refused.value.code == "stale_owner"
+
+
+def test_large_columns_come_back_over_several_shards_bit_for_bit(queue):
+    values = np.frombuffer(np.random.default_rng(0).bytes(4 << 20), dtype="int32").reshape(64, -1)
+    with queue.client("large") as client:
+        slices = [client.write(range(start, start + 16), {"response_ids": values[start : start + 16]})["response_ids"] for start in range(0, 64, 16)]
+        rows = [m.RowRef(gid, 0, 0, 0, [slices[gid // 16][gid % 16]]) for gid in range(63, -1, -1)]
+        got = client.read(rows, ["response_ids"], run.spec())["response_ids"]
+        assert got.values.tobytes() == values[::-1].tobytes()
+
+
+def test_a_shard_that_is_killed_fails_its_readers_and_writers_within_seconds_and_is_named():
+    with LocalQueue([run.spec()], shards=0) as queue:
+        code = f"from transfer_queue.shard.server import serve; serve('shard-0', {queue.url!r}, ready=lambda endpoint: print(endpoint, flush=True))"
+        process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+        try:
+            endpoint = process.stdout.readline().strip()
+            with queue.client("a") as client:
+                slices = client.write([0], {"response_ids": np.ones((1, 3), dtype="int32")})
+                process.kill()
+                started = time.monotonic()
+                with pytest.raises(QueueGone, match=f"shard 0 at {endpoint} closed the connection"):
+                    client.read([m.RowRef(0, 0, 0, 0, slices["response_ids"])], ["response_ids"], run.spec())
+                with pytest.raises(QueueGone, match="shard 0"):
+                    client.write([0], {"response_ids": np.ones((1, 3), dtype="int32")})
+                assert time.monotonic() - started < 8.0
+        finally:
+            process.kill()
+            process.wait(10)
+            process.stdout.close()
+
+
+def test_writing_without_a_shard_is_refused_at_once():
+    with LocalQueue([run.spec()], shards=0) as queue, queue.client("a") as client, pytest.raises(QueueError, match="start the shards before"):
+        client.write([0], {"response_ids": np.ones((1, 3), dtype="int32")})
+
+
+def test_a_bind_that_cannot_be_told_to_others_is_refused():
+    with pytest.raises(ValueError, match="members are told one"):
+        serve("shard-0", "tcp://127.0.0.1:1", keys.make(), bind="tcp://0.0.0.0:0")
+    with pytest.raises(ValueError, match="CURVE"):
+        serve("shard-0", "tcp://127.0.0.1:1", bind="tcp://0.0.0.0:0")

@@ -1,0 +1,163 @@
+"""A member's door to the queue: the controller's requests as methods, one a request, so that all a member can say is found in one place.
+
+They send and return a `Pending`; the three that carry bytes (`put_prompts`, `put_rows`, `write_back`) store them on a shard first, then tell the
+controller, and return its reply. Any of them may be repeated after a QueueTimeout: bytes are then stored again, and the controller frees what it does
+not use.
+A client belongs to one thread; `attach` makes another connection of the same member for another thread. No caller names a shard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from transfer_queue import messages as m
+from transfer_queue.pending import Pending
+from transfer_queue.transfer import Transfer
+
+__all__ = ["Pending", "QueueClient"]
+
+
+class QueueClient(Transfer):
+    """`connect` joins a run (see Connection); `write`, `read`, `discard` move bytes (see Transfer)."""
+
+    # ------------------------------------------------------------ source
+
+    def put_prompts(
+        self, topic: str, gids: Sequence[int], columns: Mapping[str, Any], cursor: int, wait_s: float = 30.0, rows: int | None = None
+    ) -> m.OkPrompts:
+        """Put prompts, shared columns aligned with `gids`; waits up to `wait_s` for room. `cursor` is the next gid the source would put.
+
+        A reply with a smaller `cursor`: there was no room, or the topic is over; nothing was stored, and the same put may be repeated.
+        """
+
+        def build(slices: list[dict[str, m.Slice]]) -> m.PutPrompts:
+            prompts = [m.PromptPut(gid=gid, columns=found, rows=rows) for gid, found in zip(gids, slices, strict=True)]
+            return m.PutPrompts(topic=topic, member="", incarnation=0, prompts=prompts, cursor=cursor, wait_s=wait_s)
+
+        reply: m.OkPrompts = self.publish(gids, columns, self.topic(topic), build, wait_s + self.timeout_s, lambda reply: reply.cursor >= cursor)
+        return reply
+
+    def demand(self, topic: str, wait_s: float = 30.0) -> Pending[m.OkDemand]:
+        """How many prompts may be put now; parks until some may."""
+        return self.submit(m.Demand(topic=topic, member="", incarnation=0, wait_s=wait_s))
+
+    def close_prompts(self, topic: str, count: int) -> Pending[m.OkEmpty]:
+        return self.submit(m.ClosePrompts(topic=topic, count=count))
+
+    # ------------------------------------------------------------ rollout
+
+    def pull(self, topic: str, loaded: int, limit: int, wait_s: float = 30.0) -> Pending[m.OkPulled]:
+        return self.submit(m.Pull(topic=topic, member="", incarnation=0, loaded=loaded, limit=limit, wait_s=wait_s))
+
+    def progress(self, topic: str, items: list[m.ProgressItem]) -> Pending[m.OkProgress]:
+        return self.submit(m.Progress(topic=topic, member="", incarnation=0, items=items))
+
+    def put_rows(
+        self, topic: str, rows: Sequence[m.RowPut], close: dict[int, int] | None = None, columns: Mapping[str, Any] | None = None
+    ) -> m.OkPut:
+        """Publish rows and close groups (gid → row count). `columns` are aligned with `rows`; without them, rows name slices of `write`."""
+
+        def build(slices: list[dict[str, m.Slice]]) -> m.PutRows:
+            filled = [msgspec.structs.replace(row, columns={**row.columns, **found}) for row, found in zip(rows, slices, strict=True)]
+            return m.PutRows(topic=topic, member="", incarnation=0, rows=filled, close=close or {})
+
+        reply: m.OkPut = self.publish([row.gid for row in rows], columns or {}, self.topic(topic), build, self.timeout_s)
+        return reply
+
+    def drop_groups(self, topic: str, gids: list[int], reason: str) -> Pending[m.OkEmpty]:
+        return self.submit(m.DropGroups(topic=topic, member="", incarnation=0, gids=gids, reason=reason))
+
+    # ------------------------------------------------------------ stages and trainer
+
+    def take(
+        self, topic: str, consumer: str, limit: int, at_least: int = 1, loaded: int | None = None, step: int | None = None, wait_s: float = 30.0
+    ) -> Pending[m.OkTaken]:
+        return self.submit(
+            m.Take(
+                topic=topic, consumer=consumer, member="", incarnation=0, limit=limit, at_least=at_least, loaded=loaded, step=step, wait_s=wait_s
+            )
+        )
+
+    def write_back(
+        self,
+        topic: str,
+        consumer: str,
+        lease: int,
+        keys: Sequence[tuple[int, int]],
+        columns: Mapping[str, Any],
+        weights: m.ModelVersion | None = None,
+    ) -> m.OkWritten:
+        """Write the outputs of a lease, columns aligned with `keys` (gid, row), and acknowledge it."""
+
+        def build(slices: list[dict[str, m.Slice]]) -> m.WriteBack:
+            aligned = {name: [found[name] for found in slices] for name in columns}
+            return m.WriteBack(
+                topic=topic, consumer=consumer, member="", incarnation=0, lease=lease, columns=aligned, keys=list(keys), weights=weights
+            )
+
+        reply: m.OkWritten = self.publish([gid for gid, _ in keys], columns, self.topic(topic), build, self.timeout_s)
+        return reply
+
+    def release(self, topic: str, consumer: str, lease: int) -> Pending[m.OkEmpty]:
+        return self.submit(m.Release(topic=topic, consumer=consumer, member="", incarnation=0, lease=lease))
+
+    def commit(
+        self, topic: str, consumer: str, model: str, epoch: int, step: int, leases: list[int], info: dict[str, float] | None = None
+    ) -> Pending[m.OkCommitted]:
+        return self.submit(
+            m.Commit(
+                topic=topic, consumer=consumer, member="", incarnation=0, model=model, epoch=epoch, step=step, leases=leases, info=info or {}
+            )
+        )
+
+    def published(self, weights: m.ModelVersion) -> Pending[m.OkEmpty]:
+        return self.submit(m.Published(weights=weights, member="", incarnation=0))
+
+    # ------------------------------------------------------------ everybody
+
+    def watch(
+        self,
+        seen: int = -1,
+        loaded: dict[str, int] | None = None,
+        busy: dict[str, float] | None = None,
+        duty_done: str | None = None,
+        endpoints: dict[str, str] | None = None,
+        wait_s: float = 1.0,
+    ) -> Pending[m.OkDirective]:
+        """Heartbeat: the directive, at once when it is newer than `seen`, else when it changes or after `wait_s`."""
+        return self.submit(
+            m.Watch(
+                member="",
+                incarnation=0,
+                seen=seen,
+                loaded=loaded or {},
+                busy=busy or {},
+                duty_done=duty_done,
+                endpoints=endpoints or {},
+                wait_s=wait_s,
+            )
+        )
+
+    def report(self, kind: str, data: dict[str, float | int | str]) -> Pending[m.OkEmpty]:
+        return self.submit(m.Report(member="", incarnation=0, kind=kind, data=data))
+
+    def failed(self, error: str, traceback: str) -> Pending[m.OkEmpty]:
+        return self.submit(m.Failed(member="", incarnation=0, error=error, traceback=traceback))
+
+    def leave(self) -> Pending[m.OkEmpty]:
+        return self.submit(m.Leave(member="", incarnation=0))
+
+    # ------------------------------------------------------------ outsiders
+
+    def member_dead(self, member: str, cause: str, incarnation: int = -1, fatal: bool = False) -> Pending[m.OkEmpty]:
+        """Death notice about another member, from whoever saw its process end."""
+        return self.submit(m.MemberDead(member=member, incarnation=incarnation, cause=cause, fatal=fatal))
+
+    def stop(self, reason: str) -> Pending[m.OkEmpty]:
+        return self.submit(m.Stop(reason=reason))
+
+    def status(self) -> Pending[m.OkStatus]:
+        return self.submit(m.Status())

@@ -1,0 +1,121 @@
+"""Who we are to the controller: joining, identity, requests and their replies."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Any, Self
+
+import msgspec
+
+from transfer_queue import messages as m
+from transfer_queue.errors import QueueError, QueueTimeout
+from transfer_queue.hub import Hub
+from transfer_queue.link import Link
+from transfer_queue.pending import Pending
+from transfer_queue.security import Security
+from transfer_queue.wire import Frame, decode_reply, id_of
+
+NOBODY = m.OkRegistered(member="", incarnation=-1, config=b"", topics=[], shards=[])
+
+
+class Connection(Hub):
+    """Use `connect` (a member), `attach` (a member's other thread) or `outsider` (no member)."""
+
+    def __init__(self, url: str, security: Security | None, registration: m.OkRegistered, timeout_s: float) -> None:
+        super().__init__()
+        self.url = url
+        self.security = security
+        self.registration = registration
+        self.timeout_s = timeout_s  # deadline of calls that a healthy server answers at once
+        self.controller = self.add(Link(url, security.server_public if security else "", security, _decode, "the controller"))
+
+    @classmethod
+    def connect(
+        cls,
+        url: str,
+        *,
+        name: str,
+        role: str,
+        security: Security | None = None,
+        endpoints: dict[str, str] | None = None,
+        timeout_s: float = 30.0,
+    ) -> Self:
+        """Join the run. `name` is stable across restarts and ends the leases of its predecessor; `endpoints` is what this member serves.
+
+        Waits for a controller that is not up yet. Raises QueueTimeout, QueueRefused (keys), QueueError (protocol, name).
+        """
+        client = cls.outsider(url, security=security, timeout_s=timeout_s)
+        try:
+            request = m.Register(name=name, role=role, pid=os.getpid(), host=socket.gethostname(), endpoints=endpoints or {})
+            client.registration = client.call(request, timeout_s)
+        except BaseException:
+            client.close()
+            raise
+        return client
+
+    @classmethod
+    def outsider(cls, url: str, *, security: Security | None = None, timeout_s: float = 30.0) -> Self:
+        """A connection that is no member: for status, stop and death notices."""
+        return cls(url, security, NOBODY, timeout_s)
+
+    def attach(self) -> Self:
+        """Another connection of the same member, for another thread. It is closed by itself."""
+        return type(self)(self.url, self.security, self.registration, self.timeout_s)
+
+    @property
+    def member(self) -> str:
+        """The member's name, without the incarnation; "" for an outsider."""
+        return self.registration.member
+
+    @property
+    def incarnation(self) -> int:
+        return self.registration.incarnation
+
+    @property
+    def owner(self) -> str:
+        """Who answers for bytes that are stored and not yet published."""
+        return f"{self.member}#{self.incarnation}"
+
+    def topic(self, name: str) -> m.TopicSpec:
+        for spec in self.registration.topics:
+            if spec.name == name:
+                return spec
+        raise QueueError("unknown_topic", f"topic={name!r} is not in this run, which has {[spec.name for spec in self.registration.topics]}")
+
+    def submit(self, request: m.Request) -> Pending[Any]:
+        """Send, return at once. `id` is filled in, and so are `member` and `incarnation` where the request speaks for its sender."""
+        if "incarnation" in request.__struct_fields__ and not isinstance(request, m.MemberDead):
+            request = msgspec.structs.replace(request, member=self.member, incarnation=self.incarnation)
+        return self.controller.send(self, request)
+
+    def call(self, request: m.Request, timeout_s: float) -> Any:
+        """Submit and await. Raises QueueError, QueueGone, QueueRefused, or QueueTimeout; the same call may then be made again."""
+        pending = self.submit(request)
+        try:
+            return pending.result(timeout_s)
+        except QueueTimeout:
+            pending.silent = True
+            if isinstance(request, m.Take):  # a terminal lease never expires: one that is granted after we gave up must not stay ours
+                pending.late = lambda taken: self._give_back(request, taken)
+                pending.cancel()
+            raise
+
+    def _give_back(self, request: m.Take, taken: m.OkTaken) -> None:
+        if taken.lease >= 0:
+            release = m.Release(topic=request.topic, consumer=request.consumer, member="", incarnation=0, lease=taken.lease)
+            self.submit(release).silent = True
+
+    def cancel(self, pending: Pending[Any]) -> None:
+        """For `Pending.cancel`."""
+        self.submit(m.Cancel(target=pending.id)).silent = True
+
+
+def _decode(frames: list[Frame]) -> tuple[int, m.Reply | None, Exception | None]:
+    try:
+        reply = decode_reply(frames[0])
+    except msgspec.DecodeError as error:
+        return id_of(frames[0]), None, QueueError("malformed", f"a reply of the controller: {error}; do both sides run the same release?")
+    if isinstance(reply, m.ErrorReply):
+        return reply.id, None, QueueError(reply.code, reply.message)
+    return reply.id, reply, None

@@ -1,0 +1,74 @@
+"""Desired state: what every member is told, and the revision by which it knows that it changed."""
+
+from __future__ import annotations
+
+from transfer_queue.controller.members import Member, Members
+from transfer_queue.controller.runtime import Runtime
+from transfer_queue.messages import Directive, ModelVersion, RunState
+
+
+class Desired:
+    def __init__(self, runtime: Runtime, members: Members) -> None:
+        self._runtime = runtime
+        self._members = members
+        self._revision = 0  # counts every change
+        self._common = 0  # revision of the last change that concerns everybody
+        self.state: RunState = "run"
+        self.reason = ""
+        self.weights: dict[str, ModelVersion] = {}  # newest published, by model
+        self.versions: dict[str, int] = {}  # newest committed, by model
+
+    @property
+    def stopped(self) -> bool:
+        return self.state == "stop"
+
+    def changed(self) -> None:
+        """Everybody is to be told."""
+        self._revision += 1
+        self._common = self._revision
+        for member in self._members:
+            self._runtime.wake("watch", "", member.name)
+
+    def changed_for(self, member: Member) -> None:
+        self._revision += 1
+        member.revision = self._revision
+        self._runtime.wake("watch", "", member.name)
+
+    def stop(self, reason: str) -> bool:
+        """The first reason stands. True if this call stopped the run."""
+        if self.stopped:
+            return False
+        self.state = "stop"
+        self.reason = reason
+        self._runtime.emit("run", dst="stop", reason=reason)
+        self.changed()
+        self._runtime.wake("all")
+        return True
+
+    def cancel(self, member: Member, gid: int, fence: int) -> None:
+        """An attempt of the member was ended by us."""
+        self.changed_for(member)
+        member.cancelled[gid, fence] = member.revision
+
+    def acknowledge(self, member: Member, seen: int) -> None:
+        """The member has seen this revision: what it was told by then need not be repeated."""
+        for attempt in [attempt for attempt, revision in member.cancelled.items() if revision <= seen]:
+            del member.cancelled[attempt]
+
+    def news(self, member: Member, seen: int) -> Directive | None:
+        """The directive if it is newer than `seen`."""
+        return self.directive(member) if max(self._common, member.revision) > seen else None
+
+    def directive(self, member: Member) -> Directive:
+        return Directive(
+            revision=max(self._common, member.revision),
+            state=self.state,
+            reason=self.reason,
+            duty=member.duty,
+            weights=dict(self.weights),
+            versions=dict(self.versions),
+            endpoints=self._members.endpoints(),
+            members=self._members.epoch,
+            alive=[other.owner for other in self._members],
+            cancelled=sorted(member.cancelled),
+        )

@@ -1,0 +1,77 @@
+"""Requests that cannot be met yet. Each has a deadline; each is answered exactly once, or forgotten with its member."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from transfer_queue.controller.runtime import Key
+from transfer_queue.controller.timers import Timer, Timers
+
+MAX_WAIT_S = 600.0
+Address = tuple[bytes, int]  # connection, request id
+
+
+@dataclass(slots=True, eq=False)
+class Waiter:
+    address: Address
+    request: Any  # a request with `wait_s`
+    owner: str  # "name#incarnation"
+    key: Key
+    timer: Timer
+
+
+def clamp_wait(wait_s: float) -> float:
+    """Every wait has a deadline: at most ten minutes; what is no time at all is not waited for."""
+    return 0.0 if math.isnan(wait_s) else min(max(wait_s, 0.0), MAX_WAIT_S)
+
+
+class Parked:
+    def __init__(self, timers: Timers) -> None:
+        self._timers = timers
+        self._by_address: dict[Address, Waiter] = {}
+        self._by_key: dict[Key, dict[Address, Waiter]] = {}
+
+    def __contains__(self, address: Address) -> bool:
+        return address in self._by_address
+
+    def add(self, address: Address, request: Any, owner: str, key: Key, when: float, expired: Callable[[Waiter], None]) -> None:
+        """`expired` is called at `when` unless the waiter was removed before."""
+
+        def check() -> None:
+            expired(waiter)
+
+        waiter = Waiter(address, request, owner, key, self._timers.at(when, check))
+        self._by_address[address] = waiter
+        self._by_key.setdefault(key, {})[address] = waiter
+
+    def find(self, address: Address) -> Waiter | None:
+        return self._by_address.get(address)
+
+    def of(self, key: Key) -> list[Waiter]:
+        """In the order in which they came."""
+        return list(self._by_key.get(key, {}).values())
+
+    def all(self) -> list[Waiter]:
+        return list(self._by_address.values())
+
+    def remove(self, waiter: Waiter) -> None:
+        self._timers.cancel(waiter.timer)
+        del self._by_address[waiter.address]
+        of_key = self._by_key[waiter.key]
+        del of_key[waiter.address]
+        if not of_key:
+            del self._by_key[waiter.key]
+
+    def forget_owner(self, owner: str) -> None:
+        """A dead member's requests compete with nobody."""
+        for waiter in self.all():
+            if waiter.owner == owner:
+                self.remove(waiter)
+
+    def forget_connection(self, connection: bytes) -> None:
+        for waiter in self.all():
+            if waiter.address[0] == connection:
+                self.remove(waiter)

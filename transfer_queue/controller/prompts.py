@@ -1,0 +1,80 @@
+"""Prompts that wait for admission, the source's cursor, and the run's count: the prompts half of a topic."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from transfer_queue.controller.blocks import Blocks, ids_of
+from transfer_queue.messages import PromptPut
+
+
+class Seen:
+    """The set of gids ever put, as a floor and what lies above it: gids are dense, so it stays small."""
+
+    def __init__(self) -> None:
+        self._floor = 0  # every gid below was put
+        self._above: set[int] = set()
+
+    def __contains__(self, gid: int) -> bool:
+        return gid < self._floor or gid in self._above
+
+    def add(self, gid: int) -> None:
+        self._above.add(gid)
+        while self._floor in self._above:
+            self._above.discard(self._floor)
+            self._floor += 1
+
+
+class PromptQueue:
+    """First in, first out. A waiting prompt owns its shared columns' blocks; admission passes them on to the group."""
+
+    def __init__(self, bound: int, blocks: Blocks) -> None:
+        self.bound = bound
+        self.cursor = 0  # the next gid the source would put
+        self.target: int | None = None  # groups to train in all; None until the source closes the topic
+        self._blocks = blocks
+        self._seen = Seen()
+        self._waiting: deque[tuple[PromptPut, int]] = deque()  # with the life the prompt would start
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def new(self, prompts: list[PromptPut]) -> list[PromptPut]:
+        """Those that were never put, once each."""
+        found = {prompt.gid: prompt for prompt in reversed(prompts) if prompt.gid not in self._seen}
+        return [prompt for prompt in prompts if found.get(prompt.gid) is prompt]
+
+    def has_room(self, count: int) -> bool:
+        return len(self._waiting) + count <= self.bound
+
+    def put(self, prompts: list[PromptPut], cursor: int) -> None:
+        """Store new prompts and the cursor, as one step."""
+        for prompt in prompts:
+            self._seen.add(prompt.gid)
+            self._blocks.hold(ids_of(prompt.columns.values()))
+            self._waiting.append((prompt, 0))
+        self.cursor = max(self.cursor, cursor)
+
+    def requeue(self, prompt: PromptPut, life: int) -> None:
+        """A dropped group's prompt comes back first; it keeps its blocks."""
+        self._waiting.appendleft((prompt, life))
+
+    def pop(self) -> tuple[PromptPut, int]:
+        return self._waiting.popleft()
+
+    def discard_all(self) -> None:
+        """The run is over: what waits is never admitted."""
+        for prompt, _ in self._waiting:
+            self._blocks.release(ids_of(prompt.columns.values()))
+        self._waiting.clear()
+
+    def wanted(self, trained: int, open_groups: int) -> int:
+        """How many more the source may put now: as many as fit, and with a target no more than can still be used."""
+        room = max(0, self.bound - len(self._waiting))
+        if self.target is None:
+            return room
+        return max(0, min(room, self.target - trained - open_groups - len(self._waiting)))
+
+    def admits(self, trained: int, open_groups: int) -> bool:
+        """A prompt waits, and the target leaves it a place: admitted groups never exceed the target plus replacements of dropped ones."""
+        return bool(self._waiting) and (self.target is None or trained + open_groups < self.target)

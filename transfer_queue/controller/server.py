@@ -1,0 +1,172 @@
+"""The controller's process: a ROUTER socket around the state machine. One thread, no polling: it sleeps until a message or the next deadline."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+import msgspec
+import zmq
+
+from transfer_queue.controller.core import Core, CoreConfig
+from transfer_queue.controller.members import SHARD, shard_index
+from transfer_queue.controller.runtime import Observer
+from transfer_queue.messages import Reply
+from transfer_queue.security import Security, bind
+from transfer_queue.shard.messages import Free, Sweep
+from transfer_queue.wire import decode_request, encode, id_of
+
+log = logging.getLogger(__name__)
+
+BURST = 256  # messages handled between two looks at the deadlines
+QUIET_S = 0.5  # after the last member left, so that whoever watches the run gets its last answer
+QUEUE = 1 << 16  # unread messages a connection
+
+
+class Server:
+    def __init__(self, core: Core, socket: zmq.Socket[bytes], security: Security | None) -> None:
+        self.core = core
+        self.socket = socket
+        self._security = security
+        self._shards: dict[int, tuple[str, zmq.Socket[bytes]]] = {}  # index -> (endpoint, socket)
+
+    def run(self, grace_s: float) -> None:
+        """Serve until the run is stopped and its members left, or `grace_s` after the stop."""
+        stopped_at: float | None = None
+        left_at: float | None = None
+        while True:
+            now = time.monotonic()
+            if self.core.stopped:
+                stopped_at = now if stopped_at is None else stopped_at
+                left_at = None if self.core.members else (now if left_at is None else left_at)
+                if now >= stopped_at + grace_s or (left_at is not None and now >= left_at + QUIET_S):
+                    return
+            self._wait(QUIET_S if stopped_at is not None else None)
+            self._receive()
+            self.core.tick()
+            self.flush()
+
+    def _wait(self, at_most_s: float | None) -> None:
+        deadline = self.core.next_deadline()
+        waits = [] if deadline is None else [max(0.0, deadline - time.monotonic())]
+        if at_most_s is not None:
+            waits.append(at_most_s)
+        # rounded up: waking before the deadline would spin
+        self.socket.poll(int(min(waits) * 1000) + 1 if waits else None)
+
+    def _receive(self) -> None:
+        for _ in range(BURST):
+            try:
+                connection, *frames = self.socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            self._handle(connection, frames)
+            self.flush()
+
+    def _handle(self, connection: bytes, frames: list[bytes]) -> None:
+        payload = frames[0] if frames else b""
+        try:
+            request = decode_request(payload)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            message = f"a request is one msgpack frame: {error}; nothing was done. Do both sides run the same release?"
+            self.core.malformed(connection, id_of(payload), message)
+        else:
+            self.core.handle(connection, request)
+
+    def flush(self) -> None:
+        """Send everything that the core wants sent. A reply that cannot be delivered is taken back."""
+        while self.core.outbox:
+            outbox, self.core.outbox = self.core.outbox, []
+            for connection, reply in outbox:
+                self._reply(connection, reply)
+        self._free()
+
+    def _reply(self, connection: bytes, reply: Reply) -> None:
+        try:
+            self.socket.send_multipart([connection, encode(reply)], zmq.NOBLOCK)
+        except zmq.ZMQError as error:
+            if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
+                raise
+            self.core.undelivered(connection, reply)
+
+    # ------------------------------------------------------------ shards
+
+    def _free(self) -> None:
+        if not self.core.frees and not self.core.sweeps:
+            return
+        self._connect_shards()
+        for index in list(self.core.frees):
+            self._post(index, Free(blocks=self.core.frees.pop(index)))
+        sweeps = list(self.core.sweeps)
+        self.core.sweeps.clear()
+        for only, owner in sweeps:
+            for index in self._shards if only is None else (only,):
+                self._post(index, Sweep(owner=owner, keep=self.core.live_blocks(index)))
+
+    def _connect_shards(self) -> None:
+        """Follow the membership: a socket for each shard, at its present endpoint."""
+        present = {shard_index(member.name): member for member in self.core.members if member.role == SHARD}
+        for index in list(self._shards):
+            if index not in present or present[index].endpoints[SHARD] != self._shards[index][0]:
+                self._shards.pop(index)[1].close(linger=0)
+        for index in present.keys() - self._shards.keys():
+            endpoint = present[index].endpoints[SHARD]
+            socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
+            socket.setsockopt(zmq.SNDHWM, QUEUE)
+            socket.setsockopt(zmq.IPV6, int("[" in endpoint))
+            if self._security is not None:
+                self._security.client(socket, present[index].endpoints.get("server_key", ""))
+            socket.connect(endpoint)
+            self._shards[index] = endpoint, socket
+
+    def _post(self, index: int, message: Free | Sweep) -> None:
+        """Blocks of an unknown shard need no freeing: it is gone, and they with it."""
+        found = self._shards.get(index)
+        if found is None:
+            return
+        try:
+            found[1].send(encode(message), zmq.NOBLOCK)
+        except zmq.Again:
+            log.warning("shard %d does not read: %s is lost, its memory goes when the shard ends", index, type(message).__name__)
+
+    def close(self) -> None:
+        for _, socket in self._shards.values():
+            socket.close(linger=500)
+        self.socket.close(linger=500)
+
+
+def serve(
+    config: CoreConfig,
+    observer_factory: Callable[[], Observer],
+    *,
+    bind: str,
+    security: Security | None,
+    ready: Callable[[str], None],
+    grace_s: float = 30.0,
+    attach: Callable[[Core], None] | None = None,
+) -> None:
+    """Bind, call `ready` with the endpoint (port 0 resolved), and serve until the run is stopped and all members left, or `grace_s` after the stop.
+
+    `attach` gets the state machine before the first request, so that an observer can look at it when an event comes; it must change nothing.
+
+    Raises ValueError for a bind beyond loopback without keys, and for topics that cannot work.
+    """
+    core = Core(config, observer_factory(), time.monotonic)
+    if attach is not None:
+        attach(core)
+    socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.ROUTER)
+    socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # a reply to a connection that is gone is an error we see, so that what it handed out is taken back
+    socket.setsockopt(zmq.SNDHWM, QUEUE)
+    socket.setsockopt(zmq.RCVHWM, QUEUE)
+    socket.setsockopt(zmq.MAXMSGSIZE, 1 << 28)  # a message carries references, no bytes: more than this is no message of ours
+    server = Server(core, socket, security)
+    try:
+        ready(_bind(socket, bind, security))
+        server.run(grace_s)
+    finally:
+        server.close()
+
+
+def _bind(socket: zmq.Socket[bytes], endpoint: str, security: Security | None) -> str:
+    return bind(socket, endpoint, security)[0]

@@ -1,0 +1,57 @@
+"""What the source asks: put prompts, learn how many more are wanted, and close the topic with its count."""
+
+from __future__ import annotations
+
+from transfer_queue.controller.errors import bad
+from transfer_queue.controller.topic import TopicState
+from transfer_queue.messages import ClosePrompts, Demand, OkDemand, OkEmpty, OkPrompts, PutPrompts
+
+
+def put_prompts(topic: TopicState, request: PutPrompts, last: bool) -> OkPrompts | None:
+    """All new prompts of the put and the cursor, or nothing: it parks until they fit.
+
+    A put that found no room in time stored nothing (`cursor` in the reply is below the request's): the same message may be sent again.
+    """
+    queue = topic.prompts
+    for prompt in request.prompts:
+        topic.schema.check_prompt(prompt.gid, prompt.columns)
+        if prompt.gid < 0 or (prompt.rows is not None and prompt.rows < 1):
+            raise bad(f"prompt {prompt.gid} with rows={prompt.rows}: gids count from 0 and rows from 1; nothing was stored")
+    new = queue.new(request.prompts)
+    if len(new) > queue.bound:
+        raise bad(
+            f"prompts: {len(new)} new ones in one put exceed prompts_bound={queue.bound} of topic {topic.name!r}: they could never fit; nothing was "
+            "stored. Ask Demand how many may be put"
+        )
+    if topic.over or not queue.has_room(len(new)):
+        return OkPrompts(accepted=0, cursor=queue.cursor) if topic.over or last else None
+    queue.put(new, request.cursor)
+    kept = set(map(id, new))
+    topic.runtime.blocks.refuse(piece for prompt in request.prompts if id(prompt) not in kept for piece in prompt.columns.values())
+    if new:
+        topic.runtime.touch()
+        topic.runtime.wake("pull", topic.name)
+    return OkPrompts(accepted=len(new), cursor=queue.cursor)
+
+
+def demand(topic: TopicState, request: Demand, last: bool) -> OkDemand | None:
+    wanted = 0 if topic.over else topic.prompts.wanted(topic.ledger.trained, topic.ledger.open)
+    if not wanted and not topic.over and not last:
+        return None
+    return OkDemand(wanted=wanted, cursor=topic.prompts.cursor, done=topic.over)
+
+
+def close_prompts(topic: TopicState, request: ClosePrompts) -> OkEmpty:
+    known = topic.prompts.target
+    if request.count < 1 or (known is not None and known != request.count):
+        raise bad(
+            f"count={request.count} of topic {topic.name!r}: a run trains at least 1 group and its count ({known}) is fixed once; it stays "
+            f"{known}"
+        )
+    if known is None:
+        topic.prompts.target = request.count
+        topic.runtime.emit("topic", topic=topic.name, reason="closed", data={"count": request.count})
+        topic.finish_if_trained()
+        topic.runtime.wake("demand", topic.name)
+        topic.wake_terminals()
+    return OkEmpty()

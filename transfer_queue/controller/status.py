@@ -1,0 +1,99 @@
+"""One snapshot of everything that is not tensor bytes. It reads counts that are kept anyway; it never walks what is stored."""
+
+from __future__ import annotations
+
+from transfer_queue.controller.group import Group
+from transfer_queue.controller.members import Members
+from transfer_queue.controller.parked import Parked
+from transfer_queue.controller.producing import need_version
+from transfer_queue.controller.topic import TopicState
+from transfer_queue.messages import ConsumerStatus, TopicStatus
+
+
+def topic_status(topic: TopicState, parked: Parked) -> TopicStatus:
+    return TopicStatus(
+        name=topic.name,
+        version=topic.version,
+        ledger=dict(topic.ledger.counts),
+        permits=_permits(topic),
+        capacity=topic.window.capacity,
+        open=topic.ledger.open,
+        prompts_waiting=len(topic.prompts),
+        target=topic.prompts.target,
+        reserved_bytes=topic.ledger.open * topic.spec.window.group_bytes,
+        stored_rows=topic.stored_rows,
+        consumers=_consumers(topic, parked),
+        oldest_open=oldest_open(topic),
+        late=topic.late,
+    )
+
+
+def _permits(topic: TopicState) -> int:
+    """Groups that could be admitted now, by window and bytes."""
+    window = topic.spec.window
+    by_bytes = window.budget_bytes // window.group_bytes if window.group_bytes else topic.ledger.open + window.batch
+    capacity = by_bytes if topic.window.capacity is None else min(by_bytes, topic.window.capacity)
+    return max(0, capacity - topic.ledger.open)
+
+
+def _consumers(topic: TopicState, parked: Parked) -> list[ConsumerStatus]:
+    leased = [0] * len(topic.ready)
+    for lease in topic.leases:
+        leased[lease.consumer] += lease.rows()
+    return [
+        ConsumerStatus(
+            name=consumer.name,
+            done_rows=topic.done_rows[number],
+            leased_rows=leased[number],
+            ready_rows=topic.ready[number].rows,
+            waiting=[waiter.owner for waiter in parked.of(("take", topic.name, consumer.name))],
+        )
+        for number, consumer in enumerate(topic.schema.consumers)
+    ]
+
+
+def oldest_open(topic: TopicState) -> str:
+    """The group that is open longest: gid, state, what it waits for, since when."""
+    group = next(iter(topic.groups.values()), None)
+    if group is None:
+        return "no group is open"
+    since = topic.runtime.now() - group.since
+    return f"group {group.gid} (version {group.version}) is {group.state} since {since:.1f} s, waiting for {waits_for(topic, group)}"
+
+
+def waits_for(topic: TopicState, group: Group) -> str:
+    if group.state == "leased":
+        names = [topic.schema.consumers[number].name for number in sorted(group.leased_by)]
+        return f"the commit of {', '.join(names)}"
+    if group.state in ("admitted", "generating"):
+        if group.holder is not None:
+            return f"rows {group.missing_rows()[:8]} from {group.holder}"
+        needed = topic.window.restart_version(topic.version, topic.ledger.open, group.min_version)
+        return f"a producer with weights of version {needed} or newer"
+    return _missing_columns(topic, group) or f"a take of {topic.schema.consumers[topic.schema.terminals[0]].name}"
+
+
+def _missing_columns(topic: TopicState, group: Group) -> str:
+    """Columns that a terminal consumer still misses, and the stage that owes them."""
+    for number in topic.schema.terminals:
+        for row in group.rows.values():
+            needed = [name for name in topic.schema.consumers[number].inputs if number in topic.schema.readers.get(name, ())]
+            if missing := [name for name in needed if name not in row.columns]:
+                owners = sorted({column.producer for column in topic.spec.columns if column.name in missing})
+                return f"columns {missing} of row {row.index} from {', '.join(owners)}"
+    return ""
+
+
+def stall_report(topics: list[TopicState], members: Members, parked: Parked, idle_s: float) -> str:
+    """Which stage and group waits, for what, since when."""
+    lines = [f"stall: no progress for {idle_s:.1f} s"]
+    for topic in topics:
+        counts = {state: count for state, count in topic.ledger.counts.items() if count}
+        lines.append(f"topic {topic.name!r} at version {topic.version}: {oldest_open(topic)}; ledger {counts}, {len(topic.prompts)} prompts waiting")
+        pulls = parked.of(("pull", topic.name, ""))
+        loaded = max((member.loaded.get(topic.spec.model, -1) for member in members), default=-1)
+        if (version := need_version(topic, loaded)) is not None:
+            lines.append(f"admission waits for weights of version {version}, the newest loaded ones are {loaded}")
+        lines += [f"{waiter.owner} waits to pull" for waiter in pulls[:8]]
+        lines += [f"{s.name}: {s.ready_rows} rows ready, {s.leased_rows} leased, waiting: {s.waiting}" for s in _consumers(topic, parked)]
+    return "; ".join(lines)

@@ -1,0 +1,65 @@
+"""Every deadline of the controller in one heap: leases, parked requests, heartbeats, stall.
+
+A deadline that moves (a renewed lease, a heartbeat) is not searched for: when its old time comes, its check names the new time and it is armed again.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable
+
+Check = Callable[[], float | None]
+"""Called when its time has come: acts and returns None, or returns the later time at which to ask again."""
+
+
+class Timer:
+    __slots__ = ("check",)
+
+    def __init__(self, check: Check) -> None:
+        self.check: Check | None = check
+
+
+class Timers:
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, Timer]] = []
+        self._order = itertools.count()
+        self._dead = 0
+
+    def at(self, when: float, check: Check) -> Timer:
+        """Ask `check` at `when` (seconds of the controller's clock)."""
+        timer = Timer(check)
+        heapq.heappush(self._heap, (when, next(self._order), timer))
+        return timer
+
+    def cancel(self, timer: Timer) -> None:
+        """Forget a timer. Its entry goes lazily; entries of forgotten timers never outnumber the others by more than 64."""
+        if timer.check is None:
+            return
+        timer.check = None
+        self._dead += 1
+        if self._dead > len(self._heap) // 2 + 64:
+            self._heap = [entry for entry in self._heap if entry[2].check is not None]
+            heapq.heapify(self._heap)
+            self._dead = 0
+
+    def run(self, now: float) -> None:
+        """Ask every check whose time has come."""
+        while self._heap and self._heap[0][0] <= now:
+            timer = heapq.heappop(self._heap)[2]
+            if timer.check is None:
+                self._dead -= 1
+                continue
+            again = timer.check()
+            if again is not None and timer.check is not None:
+                # a check that is not due yet may never be asked again at once: the loop below `now` would not end
+                heapq.heappush(self._heap, (max(again, now + 1e-6), next(self._order), timer))
+            else:
+                timer.check = None
+
+    def next(self) -> float | None:
+        """When the earliest check is due; None without any."""
+        while self._heap and self._heap[0][2].check is None:
+            heapq.heappop(self._heap)
+            self._dead -= 1
+        return self._heap[0][0] if self._heap else None

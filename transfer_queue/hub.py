@@ -1,0 +1,72 @@
+"""One wait for everything a member waits for: replies of all servers, and whatever wakes it besides."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import zmq
+
+from transfer_queue.errors import QueueTimeout
+from transfer_queue.link import Link
+from transfer_queue.pending import Pending
+
+
+class Hub:
+    """Links of one thread. Invariant: a settled request is told by `poll` once, unless it was awaited before."""
+
+    def __init__(self) -> None:
+        self._links: list[Link] = []
+        self._fresh: set[Pending[Any]] = set()  # settled, neither told nor awaited yet
+
+    def add(self, link: Link) -> Link:
+        self._links.append(link)
+        return link
+
+    def poll(self, timeout_s: float, *extra: Any) -> set[Any]:
+        """Wait until a reply comes or one of `extra` (zmq sockets, descriptors, objects with `fileno`) is readable, at most `timeout_s`.
+
+        Returns the ready members of `extra` and every Pending that was settled since the last poll and not awaited; empty past the deadline.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            ready = self._step(0.0 if self._fresh else deadline - time.monotonic(), extra)
+            if ready or self._fresh or time.monotonic() >= deadline:
+                settled, self._fresh = self._fresh, set()
+                return ready | settled
+
+    def wait(self, pending: Pending[Any], timeout_s: float) -> None:
+        """For `Pending.result`: until it is settled, else QueueTimeout."""
+        deadline = time.monotonic() + timeout_s
+        while not pending.done():
+            self._step(deadline - time.monotonic(), ())
+            if not pending.done() and time.monotonic() >= deadline:
+                raise QueueTimeout(f"{pending.what} to {pending.peer}: no reply within {timeout_s:g} s. It is safe to ask again")
+        self._fresh.discard(pending)
+
+    def _step(self, timeout_s: float, extra: Sequence[Any]) -> set[Any]:
+        """One look at every socket: settles what came, returns the ready members of `extra`."""
+        lost = [deadline for link in self._links if (deadline := link.deadline()) is not None]
+        if lost:
+            timeout_s = min(timeout_s, min(lost) - time.monotonic())
+        named = {item if isinstance(item, zmq.Socket | int) else item.fileno(): item for item in extra}
+        own = [item for link in self._links for item in (link.socket, link.monitor)]
+        events = zmq.zmq_poll([(item, zmq.POLLIN) for item in [*own, *named]], max(0, math.ceil(timeout_s * 1000)))
+        for link in self._links:
+            self._fresh.update(pending for pending in link.pump() if not pending.silent)
+        return {named[item] for item, _ in events if item in named}
+
+    def close(self) -> None:
+        """Close the sockets; says nothing to the controller (`leave` does)."""
+        for link in self._links:
+            link.close()
+        self._links.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()

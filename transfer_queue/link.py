@@ -1,0 +1,128 @@
+"""One connection to one server: requests out, replies matched by id, and the truth about whether the peer is still there.
+
+A ROUTER forgets a client when its TCP connection ends, so replies that were due on it never come: pending requests of a lost connection are failed
+after a short grace instead of at their deadline.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from transfer_queue.errors import QueueError, QueueGone, QueueRefused
+from transfer_queue.pending import Pending, Pump
+from transfer_queue.security import Security
+from transfer_queue.wire import Frame, encode
+
+MAX_OUTSTANDING = 1000  # requests without a reply on one connection
+GRACE_S = 1.0  # a lost connection may come back within this time
+_EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_DISCONNECTED
+_KEYS = "the keys of the two sides do not fit, or only one side has any; pass the client.key of this run, or none where the run has none"
+
+Decode = Callable[[list[Frame]], "tuple[int, Any, Exception | None]"]  # frames of a message → (request's id, reply, error in its place)
+
+
+class Link:
+    def __init__(self, endpoint: str, server_key: str, security: Security | None, decode: Decode, label: str) -> None:
+        """Connect in the background. `server_key` is used with `security` only. `label` names the peer in messages: "controller", "shard 0"."""
+        self.endpoint = endpoint
+        self.label = label
+        self.socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
+        self.socket.setsockopt(zmq.LINGER, 500)  # a last Free or Leave still goes out; a dead peer delays the exit by no more
+        self.socket.setsockopt(zmq.SNDHWM, 2 * MAX_OUTSTANDING)
+        self.socket.setsockopt(zmq.RCVHWM, 2 * MAX_OUTSTANDING)
+        self.socket.setsockopt(zmq.HEARTBEAT_IVL, 5000)  # a host that vanished without a FIN is noticed, too
+        self.socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 20000)
+        self.socket.setsockopt(zmq.IPV6, int("[" in endpoint))
+        if security is not None:
+            security.client(self.socket, server_key)
+        self.monitor: zmq.Socket[bytes] = self.socket.get_monitor_socket(_EVENTS)
+        self._decode = decode
+        self._ids = itertools.count(1)
+        self._pending: dict[int, Pending[Any]] = {}
+        self._up = False
+        self._lost_at: float | None = None
+        self._refused = False
+        self.socket.connect(endpoint)
+
+    def send(self, pump: Pump, request: msgspec.Struct, frames: Sequence[Any] = ()) -> Pending[Any]:
+        """Queue `request` (its `id` is set here) and its frames. Frames are not copied: leave them alone until the reply came."""
+        if len(self._pending) >= MAX_OUTSTANDING:
+            raise QueueError("too_many", f"{MAX_OUTSTANDING} requests to {self} wait for replies, the limit of one client: wait for some of them")
+        number = next(self._ids)
+        pending: Pending[Any] = Pending(pump, number, type(request).__name__, self)
+        self.post(msgspec.structs.replace(request, id=number), frames)
+        self._pending[number] = pending
+        return pending
+
+    def post(self, request: msgspec.Struct, frames: Sequence[Any] = ()) -> None:
+        """Send without a reply."""
+        try:
+            self.socket.send_multipart([encode(request), *frames], zmq.NOBLOCK, copy=False)
+        except zmq.Again:
+            self._listen()
+            if self._refused:  # zmq gives a refused connection up for good
+                raise self._refusal() from None
+            raise QueueGone(f"{self} takes no more messages: {2 * MAX_OUTSTANDING} are queued for it; it hangs or cannot be reached") from None
+
+    def pump(self) -> list[Pending[Any]]:
+        """Read everything that is there. Returns the requests that got their reply or their error."""
+        settled = []
+        while True:
+            try:
+                frames = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                break
+            number, reply, error = self._decode([frame.buffer for frame in frames])
+            pending = self._pending.pop(number, None)
+            if pending is not None:
+                pending.settle(reply, error)
+                settled.append(pending)
+        self._listen()
+        if self._refused:
+            return settled + self._fail(self._refusal())
+        if self._lost_at is not None and time.monotonic() >= self._lost_at + GRACE_S:
+            return settled + self._fail(QueueGone(f"{self} closed the connection and did not come back within {GRACE_S} s: it ended or was killed"))
+        return settled
+
+    def _listen(self) -> None:
+        """Take in what the monitor saw of the connection."""
+        while self.monitor.poll(0):
+            event = recv_monitor_message(self.monitor)["event"]
+            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                self._up, self._lost_at, self._refused = True, None, False
+            elif event == zmq.EVENT_DISCONNECTED:
+                if self._up and self._lost_at is None:  # failed attempts to come back are reported as further disconnects
+                    self._lost_at = time.monotonic()
+            else:
+                self._refused = True
+
+    def _refusal(self) -> QueueRefused:
+        return QueueRefused(f"{self.label} at {self.endpoint} refused the connection: {_KEYS}")
+
+    def deadline(self) -> float | None:
+        """When pending requests fail for a lost connection (time.monotonic), else None."""
+        return self._lost_at + GRACE_S if self._lost_at is not None and self._pending else None
+
+    def _fail(self, error: Exception) -> list[Pending[Any]]:
+        failed = list(self._pending.values())
+        self._pending.clear()
+        for pending in failed:
+            pending.settle(None, error)
+        return failed
+
+    def close(self) -> None:
+        self.socket.disable_monitor()
+        self.monitor.close(linger=0)
+        self.socket.close()
+
+    def __str__(self) -> str:
+        state = "" if self._up else " (never connected: it is not up, the address is another, or the server's key is)"
+        return f"{self.label} at {self.endpoint}{state}"
+

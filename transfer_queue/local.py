@@ -1,0 +1,111 @@
+"""A whole queue inside one process, for notebooks and tests: the real controller and shards, each in a thread.
+
+    with LocalQueue([spec], shards=2) as queue:
+        with queue.client("rollout-0", "rollout") as client: ...
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+from transfer_queue.client import QueueClient
+from transfer_queue.controller import server as controller
+from transfer_queue.controller.core import CoreConfig
+from transfer_queue.errors import QueueTimeout
+from transfer_queue.messages import Event, StatusRecord, TopicSpec
+from transfer_queue.security import Security
+from transfer_queue.shard import server as shard
+
+END_S = 10.0  # deadline of start and end
+
+
+class Events(list[Event]):
+    """Every event of the run, in order: the observer of a LocalQueue."""
+
+    def on_event(self, event: Event) -> None:
+        self.append(event)
+
+
+class LocalQueue:
+    """Starts on entering, ends on leaving the context; an exception in a server is raised then."""
+
+    def __init__(
+        self, topics: list[TopicSpec], shards: int = 1, security: Security | None = None, capacity_bytes: int = 1 << 30, **settings: Any
+    ) -> None:
+        """`security` with the server's secret (`keys.make()`); `settings` are further fields of CoreConfig."""
+        self.config = CoreConfig(topics=topics, **settings)
+        self.security = security
+        self.events = Events()
+        self.url = ""
+        self._shards, self._capacity_bytes = shards, capacity_bytes
+        self._threads: list[threading.Thread] = []
+        self._errors: list[BaseException] = []
+
+    def __enter__(self) -> LocalQueue:
+        self.url = self._start("controller", self._serve_controller)
+        for index in range(self._shards):
+            self._start(f"shard-{index}", partial(self._serve_shard, f"shard-{index}"))
+        return self
+
+    def client(self, name: str, role: str = "worker", timeout_s: float = 10.0) -> QueueClient:
+        """Join as `name`; the caller closes it."""
+        return QueueClient.connect(self.url, name=name, role=role, security=self._keys(), timeout_s=timeout_s)
+
+    def status(self) -> StatusRecord:
+        with QueueClient.outsider(self.url, security=self._keys()) as client:
+            return client.status().result(END_S).status
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            self._end()
+        finally:
+            for thread in self._threads:
+                thread.join(END_S)
+        if self._errors and error is None:
+            raise self._errors[0]
+
+    def _end(self) -> None:
+        with QueueClient.outsider(self.url, security=self._keys()) as client:
+            client.stop("local queue closed").result(END_S)
+            for member, role in client.status().result(END_S).status.members.items():
+                if role != "shard":  # closed without a word, or still open in a thread of the caller
+                    client.member_dead(member.rpartition("#")[0], "local queue closed").result(END_S)
+
+    def _serve_controller(self, ready: Callable[[str], None]) -> None:
+        controller.serve(self.config, lambda: self.events, bind="tcp://127.0.0.1:0", security=self.security, ready=ready)
+
+    def _serve_shard(self, name: str, ready: Callable[[str], None]) -> None:
+        shard.serve(name, self.url, self._keys(), capacity_bytes=self._capacity_bytes, ready=ready)
+
+    def _keys(self) -> Security | None:
+        return self.security.worker() if self.security is not None else None
+
+    def _start(self, name: str, serve: Callable[[Callable[[str], None]], None]) -> str:
+        """Run `serve` in a thread until it tells its endpoint."""
+        up = threading.Event()
+        endpoints: list[str] = []
+
+        def ready(endpoint: str) -> None:
+            endpoints.append(endpoint)
+            up.set()
+
+        def run() -> None:
+            try:
+                serve(ready)
+            except BaseException as error:  # re-raised in the caller's thread
+                self._errors.append(error)
+            finally:
+                up.set()
+
+        thread = threading.Thread(target=run, name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+        if not up.wait(END_S):
+            raise QueueTimeout(f"{name} was not up within {END_S:g} s")
+        if not endpoints:
+            raise self._errors[-1]
+        return endpoints[0]

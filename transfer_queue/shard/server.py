@@ -1,0 +1,162 @@
+"""A shard's process: tensor bytes in, tensor bytes out. One bad message costs its sender an error reply and nobody else anything."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+import zmq
+
+from transfer_queue import security as sec
+from transfer_queue.client import QueueClient
+from transfer_queue.errors import QueueError, QueueGone, QueueTimeout
+from transfer_queue.messages import Directive
+from transfer_queue.shard import messages as m
+from transfer_queue.shard.heap import Trimmer
+from transfer_queue.shard.store import Refused, Store
+from transfer_queue.wire import Frame, decode_shard_request, encode, id_of
+
+log = logging.getLogger(__name__)
+
+SILENCE_S = 60.0  # a controller that answers no heartbeat for so long hangs
+LEAVE_S = 2.0  # the controller answers at once, or it is gone
+BURST = 64  # messages answered between two looks at the controller
+Reply = tuple[m.ShardReply, Sequence[bytes]]
+
+
+def serve(
+    name: str,
+    controller_url: str,
+    security: sec.Security | None = None,
+    *,
+    bind: str = "tcp://127.0.0.1:0",
+    capacity_bytes: int = 1 << 32,
+    ready: Callable[[str], None] | None = None,
+) -> str:
+    """Serve until the run ends; returns the reason. `name` ends in the shard's index ("shard-0"); `ready` gets the endpoint once it is registered.
+
+    Raises QueueTimeout, QueueRefused when the controller cannot be joined, ValueError or OSError when `bind` is refused.
+    """
+    keys = security.worker() if security is not None else None
+    socket = _socket(capacity_bytes)
+    try:
+        endpoint, server_key = sec.bind(socket, bind, keys)
+        _check_reachable(endpoint)
+        served = {"shard": endpoint, "server_key": server_key}
+        with QueueClient.connect(controller_url, name=name, role="shard", security=keys, endpoints=served) as client:
+            if ready is not None:
+                ready(endpoint)
+            return ShardServer(socket, client, Store(capacity_bytes)).run()
+    finally:
+        socket.close()
+
+
+def _socket(capacity_bytes: int) -> zmq.Socket[bytes]:
+    socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.ROUTER)
+    socket.setsockopt(zmq.LINGER, 500)
+    socket.setsockopt(zmq.SNDHWM, 4096)  # above what a client may have outstanding: a reply is never dropped for a full pipe
+    socket.setsockopt(zmq.RCVHWM, 64)  # beyond it, senders wait in their own memory
+    socket.setsockopt(zmq.MAXMSGSIZE, 2 * capacity_bytes + (1 << 20))  # a frame that claims more ends its connection before it is allocated
+    return socket
+
+
+def _check_reachable(endpoint: str) -> None:
+    if endpoint.startswith(("tcp://0.0.0.0:", "tcp://[::]:")):
+        raise ValueError(f"bind={endpoint!r} means every address of this host, but members are told one: bind the address that they reach")
+
+
+class ShardServer:
+    def __init__(self, socket: zmq.Socket[bytes], client: QueueClient, store: Store) -> None:
+        self.socket, self.client, self.store = socket, client, store
+        self.trimmer = Trimmer()
+
+    def run(self) -> str:
+        """Answer until the directive says stop and only shards are left, or the controller is gone.
+
+        Raises QueueError when the controller holds us for dead, QueueTimeout when it hangs: losing the bytes of a run must not look like a clean end.
+        """
+        watch = self.client.watch()
+        heard_at = time.monotonic()
+        while True:
+            if self.socket in self.client.poll(1.0, self.socket):
+                self._burst()
+            self.trimmer.idle()
+            if not watch.done() and time.monotonic() < heard_at + SILENCE_S:
+                continue
+            heard_at = time.monotonic()
+            try:
+                directive = watch.result(0.0).directive
+            except QueueGone as error:
+                return str(error)
+            if directive.state == "stop" and self._alone(directive):
+                self._leave()
+                return directive.reason
+            watch = self.client.watch(seen=directive.revision)
+
+    def _leave(self) -> None:
+        with contextlib.suppress(QueueGone, QueueTimeout, QueueError):
+            self.client.leave().result(LEAVE_S)  # awaited: a forked process ends without zmq's linger
+
+    def _alone(self, directive: Directive) -> bool:
+        """Only shards are left. They share the stem of our name (shard-0, shard-1): the directive lists names, not roles."""
+        stem = self.client.member.rstrip("0123456789")
+        return all(member.startswith(stem) for member in directive.alive)
+
+    def _burst(self) -> None:
+        for _ in range(BURST):
+            try:
+                sender, *frames = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                return
+            reply = self._answer([frame.buffer for frame in frames])
+            if reply is None:
+                continue
+            try:
+                self.socket.send_multipart([sender.bytes, encode(reply[0]), *reply[1]], zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                log.warning("a reply was dropped: its client has 4096 unread ones")
+
+    def _answer(self, frames: list[Frame]) -> Reply | None:
+        number = -1
+        try:
+            if not frames:
+                raise Refused("malformed", "empty message: send a header frame and one frame a column")
+            number = id_of(frames[0])
+            return self._handle(decode_shard_request(frames[0]), frames[1:])
+        except Refused as error:
+            return m.ShardError(id=number, code=error.code, message=str(error)), ()
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            return m.ShardError(id=number, code="malformed", message=f"header frame: {error}"), ()
+        except Exception as error:  # one request must never end the server: every client would hang (FAULTS 2)
+            log.exception("shard request failed")
+            return m.ShardError(id=number, code="internal", message=f"{type(error).__name__}: {error}"), ()
+
+    def _handle(self, request: m.ShardRequest, frames: list[Any]) -> Reply | None:
+        match request:
+            case m.Write():
+                return m.Written(id=request.id, first=self.store.write(request.owner, frames, request.cuts)), ()
+            case m.Read():
+                gone = self.store.missing(request.columns)
+                if gone:
+                    return m.NotFound(id=request.id, gone=gone), ()
+                return m.Found(id=request.id), [self.store.read(ranges) for ranges in request.columns]
+            case m.Free():
+                self.trimmer.freed(self.store.free(request.blocks))
+                return None
+            case m.Sweep():
+                self.trimmer.freed(self.store.sweep(request.owner, request.keep))
+                return None
+            case m.ShardStatus():
+                return self._status(request.id), ()
+        raise Refused("malformed", f"{type(request).__name__} is no request of a shard")
+
+    def _status(self, number: int) -> m.ShardStatusReply:
+        store = self.store
+        owners = {owner: sum(len(store.blocks[block].data) for block in blocks) for owner, blocks in store.by_owner.items()}
+        return m.ShardStatusReply(
+            id=number, blocks=len(store.blocks), used_bytes=store.used_bytes, capacity_bytes=store.capacity_bytes, owners=owners
+        )
