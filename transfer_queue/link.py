@@ -48,6 +48,7 @@ class Link:
         self._pending: dict[int, Pending[Any]] = {}
         self._up = False
         self._lost_at: float | None = None
+        self._doomed: set[int] = set()  # requests whose replies were due on the connection that was lost
         self._refused = False
         self.socket.connect(endpoint)
 
@@ -55,6 +56,7 @@ class Link:
         """Queue `request` (its `id` is set here) and its frames. Frames are not copied: leave them alone until the reply came."""
         if len(self._pending) >= MAX_OUTSTANDING:
             raise QueueError("too_many", f"{MAX_OUTSTANDING} requests to {self} wait for replies, the limit of one client: wait for some of them")
+        self._listen()  # a request that is sent after a loss was noticed is not doomed with those before it
         number = next(self._ids)
         pending: Pending[Any] = Pending(pump, number, type(request).__name__, self)
         self.post(msgspec.structs.replace(request, id=number), frames)
@@ -85,11 +87,17 @@ class Link:
                 pending.settle(reply, error)
                 settled.append(pending)
         self._listen()
+        return settled + self._failures()
+
+    def _failures(self) -> list[Pending[Any]]:
         if self._refused:
-            return settled + self._fail(self._refusal())
-        if self._lost_at is not None and time.monotonic() >= self._lost_at + GRACE_S:
-            return settled + self._fail(QueueGone(f"{self} closed the connection and did not come back within {GRACE_S} s: it ended or was killed"))
-        return settled
+            return self._fail(set(self._pending), self._refusal())
+        if self._lost_at is None:
+            return self._fail(self._doomed, QueueGone(f"{self} lost the connection and came back: replies that were under way are lost; ask again"))
+        if time.monotonic() >= self._lost_at + GRACE_S:
+            gone = f"{self} closed the connection and did not come back within {GRACE_S} s: it ended or was killed"
+            return self._fail(set(self._pending), QueueGone(gone))
+        return []
 
     def _listen(self) -> None:
         """Take in what the monitor saw of the connection."""
@@ -100,6 +108,7 @@ class Link:
             elif event == zmq.EVENT_DISCONNECTED:
                 if self._up and self._lost_at is None:  # failed attempts to come back are reported as further disconnects
                     self._lost_at = time.monotonic()
+                    self._doomed = set(self._pending)
             else:
                 self._refused = True
 
@@ -107,12 +116,14 @@ class Link:
         return QueueRefused(f"{self.label} at {self.endpoint} refused the connection: {_KEYS}")
 
     def deadline(self) -> float | None:
-        """When pending requests fail for a lost connection (time.monotonic), else None."""
-        return self._lost_at + GRACE_S if self._lost_at is not None and self._pending else None
+        """When pending requests fail for a lost connection (time.monotonic; 0.0 is now), else None."""
+        if self._lost_at is None:
+            return 0.0 if self._doomed else None
+        return self._lost_at + GRACE_S if self._pending else None
 
-    def _fail(self, error: Exception) -> list[Pending[Any]]:
-        failed = list(self._pending.values())
-        self._pending.clear()
+    def _fail(self, numbers: set[int], error: Exception) -> list[Pending[Any]]:
+        failed = [pending for number in sorted(numbers) if (pending := self._pending.pop(number, None)) is not None]
+        self._doomed = set()
         for pending in failed:
             pending.settle(None, error)
         return failed

@@ -24,7 +24,6 @@ from transfer_queue.shard import messages as sm
 from transfer_queue.wire import Frame, decode_shard_reply, id_of
 
 Build = Callable[[list[dict[str, m.Slice]]], m.Request]  # slices by column name, one dict a row → the request that publishes them
-
 Kept = Callable[[Any], bool]  # the reply → whether the controller looked at the slices at all
 
 
@@ -54,14 +53,9 @@ class Transfer(Connection):
     def publish(
         self, gids: Sequence[int], columns: Mapping[str, Any], spec: m.TopicSpec, build: Build, timeout_s: float, kept: Kept = lambda reply: True
     ) -> Any:
-        """Write, then one control request with the slices. What it refuses as a whole is freed here, what it refuses in part by the controller."""
+        """Write, then one control request with the slices. The controller frees what it refuses; what it did not look at is freed here."""
         slices = self.write(gids, columns, spec)
-        try:
-            reply = self.call(build([{name: found[row] for name, found in slices.items()} for row in range(len(gids))]), timeout_s)
-        except QueueError as error:
-            if error.code != "internal":  # after an internal error, or a timeout, the controller may hold them
-                self.discard(itertools.chain.from_iterable(slices.values()))
-            raise
+        reply = self.call(build([{name: found[row] for name, found in slices.items()} for row in range(len(gids))]), timeout_s)
         if not kept(reply):
             self.discard(itertools.chain.from_iterable(slices.values()))
         return reply

@@ -10,6 +10,7 @@ import msgspec
 from rich.console import Console
 
 from asyncflow.config import RunConfig
+from asyncflow.config.check import check_runnable
 from asyncflow.config.errors import ConfigError
 from asyncflow.config.load import load
 from asyncflow.launch.local import COMPLETED, LocalLauncher
@@ -21,7 +22,9 @@ from asyncflow.observe.summary import summarise, write_summary
 def train(recipe: str, overrides: list[str], run_dir: str | None) -> int:
     """Run it. The last line printed is the path of summary.json. Returns 0 when the run completed, else 1. Raises ConfigError."""
     start_s = time.monotonic()
-    config = with_run_dir(load(recipe, overrides), run_dir)
+    config = load(recipe, overrides)
+    check_runnable(config)
+    config = with_run_dir(config, run_dir)
     with RunProgress(config.run_dir, config.total_steps) as progress:
         progress.say(f"run directory {config.run_dir}")
         progress.say(f"staleness {config.staleness}, {config.total_steps} steps of {config.batch_size} groups")

@@ -16,5 +16,4 @@ class LimitSettings(Settings, frozen=True):
     lease_s: float = 30.0  # A lease that made no progress for this long is handed out again; the trainer's never expires by time.
     heartbeat_s: float = 15.0  # A worker not heard of for this long counts as dead.
     stall_s: float = 60.0  # No group changed its state for this long: the run ends with a report of what waits for what.
-    request_s: float = 30.0  # Longest wait for one reply of the controller or of a shard.
     reward_s: float = 5.0  # Longest time that scoring one row may take; past it the group is dropped and counted.

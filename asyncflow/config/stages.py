@@ -60,17 +60,7 @@ class StageSettings(Settings, frozen=True):
 def default_stages() -> dict[str, StageSettings]:
     """The pipeline of GRPO with the forward worker's log-probabilities."""
     return {
-        "rollout": StageSettings(
-            inputs=("prompt_ids", "item"),
-            outputs={
-                "response_ids": ColumnSettings(dtype="int32", kind="per_token"),
-                "rollout_logprobs": ColumnSettings(dtype="float32", kind="per_token"),
-                "token_versions": ColumnSettings(dtype="int32", kind="per_token"),
-                "finish": ColumnSettings(dtype="uint8"),
-            },
-            model="policy",
-            unit="group",
-        ),
+        "rollout": _rollout(),
         "reward": StageSettings(
             compute="asyncflow.stages.reward:make_reward",
             inputs=("item", "response_ids", "finish"),
@@ -85,23 +75,20 @@ def default_stages() -> dict[str, StageSettings]:
             outputs={"advantages": ColumnSettings(dtype="float32")},
             unit="group",
         ),
-        "train": StageSettings(
-            inputs=(
-                "prompt_ids",
-                "response_ids",
-                "rollout_logprobs",
-                "token_versions",
-                "finish",
-                "rewards",
-                "old_logprobs",
-                "ref_logprobs",
-                "advantages",
-            ),
-            model="policy",
-            unit="group",
-            terminal=True,
-        ),
+        "train": _train(),
     }
+
+
+def _rollout() -> StageSettings:
+    per_token = {"response_ids": "int32", "rollout_logprobs": "float32", "token_versions": "int32"}
+    outputs = {name: ColumnSettings(dtype=dtype, kind="per_token") for name, dtype in per_token.items()}
+    return StageSettings(inputs=("prompt_ids", "item"), outputs=outputs | {"finish": ColumnSettings(dtype="uint8")}, model="policy", unit="group")
+
+
+def _train() -> StageSettings:
+    rolled = ("prompt_ids", "response_ids", "rollout_logprobs", "token_versions", "finish")
+    computed = ("rewards", "old_logprobs", "ref_logprobs", "advantages")
+    return StageSettings(inputs=rolled + computed, model="policy", unit="group", terminal=True)
 
 
 def _forward(output: str, model: str) -> StageSettings:

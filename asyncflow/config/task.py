@@ -20,5 +20,4 @@ class TaskSettings(Settings, frozen=True):
 class DataSettings(Settings, frozen=True):
     """How the source feeds prompts."""
 
-    put_batch: int = 32  # Most prompts in one put of the source.
     prompts_bound: int = 256  # Most prompts that wait for admission; a put beyond it parks.

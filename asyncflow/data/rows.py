@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -21,8 +22,9 @@ def part(batch: StageBatch, start: int, stop: int, names: Sequence[str] | None =
 
 def by_group(batch: StageBatch, names: Sequence[str] | None = None) -> Iterator[StageBatch]:
     """The groups of a batch, one after the other, as views. Rows of a group are adjacent, as in every lease."""
-    starts = np.flatnonzero(np.concatenate([[True], batch.gids[1:] != batch.gids[:-1]])).tolist() if len(batch) else []
-    for start, stop in zip(starts, [*starts[1:], len(batch)], strict=True):
+    changes = (np.flatnonzero(batch.gids[1:] != batch.gids[:-1]) + 1).tolist()
+    bounds = [0, *changes, len(batch)] if len(batch) else []
+    for start, stop in itertools.pairwise(bounds):
         yield part(batch, start, stop, names)
 
 

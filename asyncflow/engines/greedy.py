@@ -21,10 +21,10 @@ Answer = tuple[list[int], list[float], Finish]  # token ids, log-probabilities, 
 
 
 def make_embedded(model: PreTrainedModel | Path, config: RunConfig) -> EmbeddedRolloutEngine:
-    """A started embedded engine in the run's shapes. It owns `model`; weights come with the first load."""
+    """An embedded engine in the run's shapes, still to be started. It owns `model`; weights come with the first load."""
     rollout = config.rollout
     network = model if isinstance(model, PreTrainedModel) else load_hf(model)
-    engine = EmbeddedRolloutEngine(
+    return EmbeddedRolloutEngine(
         network,
         slots=rollout.slots,
         prompt_width=rollout.prompt_width,
@@ -32,8 +32,6 @@ def make_embedded(model: PreTrainedModel | Path, config: RunConfig) -> EmbeddedR
         stop_token_ids=rollout.stop_token_ids or model_stops(network),
         **rollout.options,
     )
-    engine.start()
-    return engine
 
 
 def model_stops(model: PreTrainedModel) -> tuple[int, ...]:

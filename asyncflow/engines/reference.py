@@ -49,6 +49,7 @@ class ReferenceLoop:
     def __init__(self, config: RunConfig, model_dir: Path) -> None:
         self._config, self._task = config, load_task(config)
         self._rollout = make_embedded(model_dir, config)
+        self._rollout.start()
         self._engine = make_train_engine(config, model_dir)
         self._engine.initialize()
         self._loss, self._shape = make_loss(config.algorithm), train_shape(config)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import signal
 import sys
@@ -29,6 +30,7 @@ class ChildSpec(msgspec.Struct, frozen=True):
     log: str  # file that its standard output and error are appended to
     restartable: bool = False
     environment: dict[str, str] = {}
+    log_level: str = "info"  # least severe messages of `logging` in the log file
 
 
 class Child:
@@ -86,6 +88,7 @@ def run_child(spec: ChildSpec) -> None:
     exit_with_parent()
     _redirect(spec.log)
     os.environ.update(spec.environment)
+    logging.basicConfig(level=spec.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     module, _, name = spec.entry.partition(":")
     entry: Callable[..., int | None] = getattr(importlib.import_module(module), name)
     sys.exit(entry(*spec.args))

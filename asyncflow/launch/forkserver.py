@@ -20,7 +20,7 @@ PRELOAD = (
     "asyncflow.launch.controller",
     "asyncflow.launch.prepare",
     "checkpoint_engine.publisher",
-    "transfer_queue.shard.server",
+    "asyncflow.launch.shard",
 )
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
@@ -33,6 +33,7 @@ def context(config: RunConfig) -> ForkServerContext:
     for variable in THREAD_VARIABLES:
         os.environ[variable] = "1"
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # its thread pool does not survive a fork
+    os.environ.setdefault("TQDM_DISABLE", "1")  # progress bars in log files
     forkserver = multiprocessing.get_context("forkserver")
     forkserver.set_forkserver_preload(preload(config))
     return forkserver

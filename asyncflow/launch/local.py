@@ -15,7 +15,6 @@ from pathlib import Path
 import msgspec
 
 from asyncflow.config import RunConfig
-from asyncflow.config.check import check_runnable
 from asyncflow.launch.child import Child, ChildSpec, cause_of
 from asyncflow.launch.forkserver import context
 from asyncflow.launch.link import WATCH_S, ControllerLink
@@ -45,7 +44,6 @@ class LocalLauncher:
 
         `workers` says which processes beside controller and shards the run has.
         """
-        check_runnable(config)
         self.config, self.say, self._tick, self._workers = config, say, tick, workers
         limits = config.limits
         (config.run_dir / "logs").mkdir(parents=True, exist_ok=True)
@@ -94,7 +92,8 @@ class LocalLauncher:
     def _ask(self, signals: Signals, name: str, entry: str, config: bytes, timeout_s: float) -> bytes:
         """Start a process with a pipe as its last argument and wait for the one answer that it sends."""
         receive, send = multiprocessing.Pipe(duplex=False)
-        child = self.nursery.start(ChildSpec(name=name, role=name, entry=entry, args=(config, send), log=log_of(self.config, name)))
+        log, level = log_of(self.config, name), self.config.run.log_level
+        child = self.nursery.start(ChildSpec(name=name, role=name, entry=entry, args=(config, send), log=log, log_level=level))
         send.close()
         with receive:
             return self._answer(signals, child, receive, timeout_s)

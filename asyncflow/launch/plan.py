@@ -13,7 +13,19 @@ UNREPLACEABLE = ("trainer", "publisher")  # they hold state that nobody else has
 
 def shard_specs(config: RunConfig, controller: str, key: str | None) -> list[ChildSpec]:
     """The processes that hold tensor bytes."""
-    return [_worker(config, WorkerArgs(role="shard", name=f"shard-{index}", controller=controller, key=key)) for index in range(config.queue.shards)]
+    names = [f"shard-{index}" for index in range(config.queue.shards)]
+    settings = config.queue
+    return [
+        ChildSpec(
+            name=name,
+            role="shard",
+            entry="asyncflow.launch.shard:run",
+            args=(name, controller, key, settings.shard_bind, settings.shard_bytes),
+            log=log_of(config, name),
+            log_level=config.run.log_level,
+        )
+        for name in names
+    ]
 
 
 def worker_specs(config: RunConfig, controller: str, key: str | None) -> list[ChildSpec]:
@@ -38,6 +50,7 @@ def _worker(config: RunConfig, args: WorkerArgs, restartable: bool = False, envi
         log=log_of(config, args.name),
         restartable=restartable,
         environment=environment or {},
+        log_level=config.run.log_level,
     )
 
 

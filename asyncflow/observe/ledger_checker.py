@@ -55,6 +55,8 @@ class Checker:
         if self._steps:
             extra = [step.version for step in self._steps.values()]
             raise Inconsistent(f"metrics.jsonl has lines of the commits of versions {extra}, which the event log does not have there")
+        if summary.events != self.replay.lines:
+            raise Inconsistent(f"summary.json counted {summary.events} events, the event log has {self.replay.lines} lines")
         if summary.ledger != self.replay.ledger():
             raise Inconsistent(f"summary.json says {summary.ledger}, the event log makes {self.replay.ledger()}")
         if summary.versions != self._version:

@@ -46,5 +46,6 @@ class Summary(msgspec.Struct, frozen=True):
     mixed_version_share: float | None  # of the trained sequences, those with tokens of two or more versions
     evaluations: dict[int, float]  # accuracy by version
     restarts: dict[str, int]  # by worker
+    events: int  # lines of events.jsonl
     exported: str | None  # directory of the last exported weights
     run_dir: str

@@ -77,6 +77,7 @@ def summarise(run_dir: Path, exit_reason: str, seconds_total: float, restarts: d
         mixed_version_share=totals.mixed_rows / totals.rows if totals.rows else None,
         evaluations=totals.evaluations,
         restarts=restarts,
+        events=totals.replay.lines,
         exported=str(exported) if exported is not None else None,
         run_dir=str(run_dir),
     )

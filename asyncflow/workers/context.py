@@ -62,9 +62,9 @@ class WorkerContext:
         self.control.close()
 
     def leave(self) -> None:
+        self.control.close()  # first: the parked heartbeat of a member that left gets no reply
         with contextlib.suppress(QueueError, OSError):
             self.client.leave().result(5.0)
-        self.control.close()
         self.client.close()
         self.wake.close()
 

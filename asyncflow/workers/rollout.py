@@ -94,9 +94,9 @@ class RolloutWorker:
 
     def _request_prompts(self) -> None:
         """Keep one pull open while slots are free. Its loaded version must be today's: an outdated one is called back first."""
+        if self._pull is not None and (self._pull_loaded != self._loaded.version or self._context.control.duty is not None):
+            self._give_back_pull()
         if self._pull is not None:
-            if self._pull_loaded != self._loaded.version or self._context.control.duty is not None:
-                self._give_back_pull()
             return
         capacity = self._engine.capacity()
         barred = self._exhausted or self._context.control.duty is not None or not self._context.control.accepting

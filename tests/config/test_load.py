@@ -41,7 +41,8 @@ def test_a_folder_with_a_config_is_a_recipe(tmp_path: Path) -> None:
 
 def test_a_new_stage_takes_one_entry_in_yaml(tmp_path: Path) -> None:
     text = MINIMAL + (
-        "stages:\n  values:\n    compute: my.code:make_values\n    inputs: [prompt_ids, response_ids]\n    outputs: {values: {dtype: float32, kind: per_token}}\n"
+        "stages:\n  values:\n    compute: my.code:make_values\n    inputs: [prompt_ids, response_ids]\n"
+        "    outputs: {values: {dtype: float32, kind: per_token}}\n"
         "resources:\n  critic: {stages: [values]}\n"
     )
     config = load_text(tmp_path, text)

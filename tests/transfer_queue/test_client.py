@@ -22,6 +22,7 @@ from transfer_queue.codec import to_torch
 from transfer_queue.columns import Jagged
 from transfer_queue.errors import QueueError, QueueGone, QueueRefused, QueueTimeout
 from transfer_queue.local import LocalQueue
+from transfer_queue.wire import decode_request, encode
 
 INPUTS = ["prompt_ids", "response_ids", "logprobs", "reward"]
 
@@ -196,16 +197,17 @@ def test_a_refused_request_frees_the_bytes_it_came_with(queue):
         assert run.comes_to_use(client, 0, client.owner)
 
 
-def test_a_take_that_was_given_up_gives_its_late_lease_back():
+def test_a_take_that_was_given_up_gives_the_lease_that_comes_late_back():
     with LocalQueue([run.spec()]) as queue, queue.client("source-0") as source, queue.client("rollout-0") as rollout, queue.client("r-0") as reward:
-        take = m.Take(topic=run.TOPIC, consumer="reward", member="", incarnation=0, limit=4, wait_s=30.0)
-        with pytest.raises(QueueTimeout):
-            reward.call(take, 0.05)
         run.put_prompts(source, range(1))
         run.put_groups(rollout, rollout.pull(run.TOPIC, loaded=0, limit=1).result(5.0).groups, 0)
-        assert reward.poll(0.1) == set()
+        take = m.Take(topic=run.TOPIC, consumer="reward", member="", incarnation=0, limit=4, wait_s=30.0)
+        with pytest.raises(QueueTimeout):
+            reward.call(take, 0.0)  # granted at once, but nobody waits any more
         with queue.client("r-1") as other:
-            assert len(other.take(run.TOPIC, "reward", limit=4, at_least=2, wait_s=5.0).result(10.0).rows) == 2
+            waiting = other.take(run.TOPIC, "reward", limit=4, at_least=2, wait_s=10.0)
+            assert reward.poll(0.2) == set()  # takes the late lease in and gives it back, and tells of neither
+            assert len(waiting.result(10.0).rows) == 2
 
 
 def test_poll_tells_once_of_a_reply_that_came_while_another_was_awaited(queue):
@@ -294,6 +296,46 @@ def test_a_controller_that_ends_fails_what_waits_for_it_long_before_the_deadline
             with pytest.raises(QueueGone, match=f"the controller at {url} closed the connection"):
                 pending.result(60.0)
             assert time.monotonic() - started < 10.0
+
+
+def test_replies_that_were_due_on_a_connection_that_broke_fail_when_it_comes_back_and_later_requests_do_not():
+    context = zmq.Context.instance()
+    first = context.socket(zmq.ROUTER)
+    url = f"tcp://127.0.0.1:{first.bind_to_random_port('tcp://127.0.0.1')}"
+    with QueueClient.outsider(url) as client, context.socket(zmq.ROUTER) as second:
+        before = client.demand("t", wait_s=60.0)
+        assert first.poll(5000)
+        first.close(linger=0)
+        client.poll(0.05)  # the loss is noticed
+        second.linger = 0
+        second.bind(url)
+        after = client.demand("t", wait_s=60.0)
+        with pytest.raises(QueueGone, match="ask again"):
+            before.result(10.0)
+        assert second.poll(5000)
+        connection, frame = second.recv_multipart()
+        assert decode_request(frame).id == after.id
+        second.send_multipart([connection, encode(m.OkDemand(id=after.id, wanted=3, cursor=0, done=False))])
+        assert after.result(5.0).wanted == 3
+
+
+def test_closed_clients_leave_no_descriptor_behind(queue):
+    def use() -> None:
+        with queue.client("passing") as client, client.attach() as second:
+            client.shard_status()
+            second.shard_status()
+
+    def open_files() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    use()
+    before = open_files()
+    for _ in range(10):
+        use()
+    deadline = time.monotonic() + 5.0
+    while open_files() > before and time.monotonic() < deadline:  # zmq closes in a thread of its own
+        queue.status()
+    assert open_files() <= before
 
 
 def test_a_worker_without_the_key_is_refused_and_told_so():

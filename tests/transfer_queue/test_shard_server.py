@@ -139,6 +139,7 @@ def test_a_shard_that_is_killed_fails_its_readers_and_writers_within_seconds_and
                 with pytest.raises(QueueGone, match="shard 0"):
                     client.write([0], {"response_ids": np.ones((1, 3), dtype="int32")})
                 assert time.monotonic() - started < 8.0
+                client.member_dead("shard-0", "killed by the test").result(5.0)
         finally:
             process.kill()
             process.wait(10)

@@ -118,6 +118,7 @@ class Control:
         member.busy = dict(request.busy)
         if request.duty_done is not None:
             self.duties.done(member, request.duty_done)
+        self.duties.assign()  # what it loaded may make it the one: its reply says so at once
         if not request.endpoints.items() <= member.endpoints.items():
             member.endpoints.update(request.endpoints)
             self.desired.changed()

@@ -84,7 +84,7 @@ class Duties:
         self._desired.changed_for(member)
         self._runtime.touch()
         self._runtime.emit("member", reason=f"duty:{state.duty.name}", member=member.owner, version=state.marked_loaded)
-        self._runtime.wake("pull-all")
+        self._runtime.wake("pull")
 
     def done(self, member: Member, name: str) -> None:
         """The marked member says so; anything else is a repeat and ignored."""
@@ -106,7 +106,7 @@ class Duties:
         member.duty = None
         self._desired.changed_for(member)
         self._runtime.touch()
-        self._runtime.wake("pull-all")
+        self._runtime.wake("pull")
 
     def marked(self) -> list[Member]:
         return [state.marked for state in self._states if state.marked is not None]

@@ -9,7 +9,8 @@ from collections.abc import Callable
 import msgspec
 import zmq
 
-from transfer_queue.controller.core import Core, CoreConfig
+from transfer_queue.controller.config import CoreConfig
+from transfer_queue.controller.core import Core
 from transfer_queue.controller.members import SHARD, shard_index
 from transfer_queue.controller.runtime import Observer
 from transfer_queue.messages import Reply

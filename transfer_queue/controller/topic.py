@@ -258,6 +258,18 @@ class TopicState:
         for lease in self.leases.of(owner):
             self.release(lease, f"consumer_{cause}")
 
+    def take_back_lease(self, lease_id: int) -> None:
+        """A hand-out that nobody received: its rows are ready again."""
+        lease = self.leases.get(lease_id)
+        if lease is not None:
+            self.release(lease, "undelivered")
+
+    def take_back_group(self, gid: int, fence: int) -> None:
+        """An admission that nobody received: the group is handed out again."""
+        group = self.groups.get(gid)
+        if group is not None and group.holder is not None and group.fence == fence:
+            self.lose_producer(group, "undelivered")
+
     def count_late(self, gid: int, member: str, what: str) -> None:
         """Something came after its group ended or its lease was lost: counted and logged, never an error."""
         self.late += 1

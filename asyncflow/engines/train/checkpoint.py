@@ -9,6 +9,7 @@ import msgspec
 import torch
 from safetensors.torch import load_file
 from transformers import PreTrainedModel
+from transformers.utils.logging import disable_progress_bar
 
 from asyncflow.engines.rollout.embedded.weights import load_complete
 
@@ -19,11 +20,17 @@ class Progress(msgspec.Struct, frozen=True):
     steps: int  # of the learning-rate schedule
 
 
+def save_hf(model: PreTrainedModel, path: Path) -> None:
+    """config.json and model.safetensors under the folder `path`, without a progress bar on somebody's terminal."""
+    disable_progress_bar()
+    model.save_pretrained(path)
+
+
 def save_state(path: Path, model: PreTrainedModel, optimizer: torch.optim.Optimizer, steps: int) -> None:
     """Write into the folder `path`; `progress.json` last, so that a folder without it is known to be torn."""
     path.mkdir(parents=True, exist_ok=True)
     (path / PROGRESS).unlink(missing_ok=True)
-    model.save_pretrained(path)
+    save_hf(model, path)
     torch.save(optimizer.state_dict(), path / OPTIMIZER)
     (path / PROGRESS).write_bytes(msgspec.json.encode(Progress(steps)))
 

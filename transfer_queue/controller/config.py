@@ -1,0 +1,39 @@
+"""What a controller is started with."""
+
+from __future__ import annotations
+
+import msgspec
+
+from transfer_queue.controller.duties import Duty
+from transfer_queue.messages import Record, TopicSpec
+
+
+class CoreConfig(Record, frozen=True):
+    """A run as the controller sees it."""
+
+    topics: list[TopicSpec]  # one a model
+    config: bytes = b""  # handed to every member that joins, opaque
+    duties: list[Duty] = msgspec.field(default_factory=list)
+    lease_s: float = 30.0  # a lease without progress ends after this
+    heartbeat_s: float = 10.0  # a member without a message is dead after this
+    stall_s: float = 60.0  # a run without progress is stopped after this
+
+
+def check_config(config: CoreConfig) -> None:
+    """Raises ValueError for a run that could not work; topics check themselves (`Schema`)."""
+    names = [topic.name for topic in config.topics]
+    models = [topic.model for topic in config.topics]
+    if not names or len(set(names)) < len(names) or len(set(models)) < len(models):
+        raise ValueError(
+            f"topics {names} of models {models}: a run needs at least one, each with a name and a model of its own, whose commits are its "
+            "clock"
+        )
+    for key in ("lease_s", "heartbeat_s", "stall_s"):
+        if not getattr(config, key) > 0:
+            raise ValueError(f"{key}={getattr(config, key)} must be > 0 seconds: everything would end at once")
+    for duty in config.duties:
+        if duty.model not in models or duty.every < 0:
+            raise ValueError(
+                f"duty {duty.name!r} with model={duty.model!r}, every={duty.every}: the model must be one of {models} and every >= 0 versions "
+                "(0: only the final one); it would never be due"
+            )

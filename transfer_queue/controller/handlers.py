@@ -1,0 +1,107 @@
+"""Which code answers which request: the two tables that `Core` dispatches by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from transfer_queue import messages as m
+from transfer_queue.controller import committing, consuming, producing, sourcing
+from transfer_queue.controller.members import Member
+from transfer_queue.controller.run import Run
+
+AtOnce = Callable[[Any], m.Reply]
+Attempt = Callable[[Any, Member, bool], m.Reply | None]
+"""(request, its member, last) → the reply, or None: not yet. `last`: now or never, so that the reply may be empty but not None."""
+
+
+class Handlers:
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._control = run.control
+        self.at_once: dict[type[m.Request], AtOnce] = self._of_topics() | self._of_members()
+        self.parking: dict[type[m.Request], tuple[str, Attempt]] = {
+            m.Watch: ("watch", lambda r, member, last: self._control.watch(member, r, last)),
+            m.PutPrompts: ("put", self._put_prompts),
+            m.Demand: ("demand", self._demand),
+            m.Pull: ("pull", self._pull),
+            m.Take: ("take", self._take),
+        }
+
+    def _of_topics(self) -> dict[type[m.Request], AtOnce]:
+        topic, owner = self._run.topic, self._owner
+        return {
+            m.ClosePrompts: lambda r: sourcing.close_prompts(topic(r.topic), r),
+            m.Progress: lambda r: producing.progress(topic(r.topic), r, owner(r)),
+            m.PutRows: lambda r: producing.put_rows(topic(r.topic), r, owner(r)),
+            m.DropGroups: lambda r: producing.drop_groups(topic(r.topic), r, owner(r)),
+            m.WriteBack: lambda r: consuming.write_back(topic(r.topic), r, owner(r)),
+            m.Release: lambda r: consuming.give_back(topic(r.topic), r, owner(r)),
+            m.Commit: self._commit,
+        }
+
+    def _of_members(self) -> dict[type[m.Request], AtOnce]:
+        control, member = self._control, self._run.member
+        return {
+            m.Register: control.register,
+            m.Failed: self._failed,
+            m.Leave: lambda r: control.leave(member(r)),
+            m.MemberDead: control.member_dead,
+            m.Published: lambda r: control.published(member(r), r),
+            m.Report: lambda r: control.report(member(r), r),
+            m.Stop: control.stop,
+            m.Status: lambda r: m.OkStatus(status=self._run.status()),
+        }
+
+    def _owner(self, request: Any) -> str:
+        return self._run.member(request).owner
+
+    # ------------------------------------------------------------ requests that need more than their topic
+
+    def _put_prompts(self, request: m.PutPrompts, member: Member, last: bool) -> m.OkPrompts | None:
+        topic = self._run.topic(request.topic)
+        if self._run.stopped:
+            return m.OkPrompts(accepted=0, cursor=topic.prompts.cursor)
+        return sourcing.put_prompts(topic, request, last)
+
+    def _demand(self, request: m.Demand, member: Member, last: bool) -> m.OkDemand | None:
+        topic = self._run.topic(request.topic)
+        if self._run.stopped:
+            return m.OkDemand(wanted=0, cursor=topic.prompts.cursor, done=True)
+        return sourcing.demand(topic, request, last)
+
+    def _pull(self, request: m.Pull, member: Member, last: bool) -> m.OkPulled | None:
+        topic = self._run.topic(request.topic)
+        if self._run.stopped:
+            return m.OkPulled(groups=[], done=True)
+        model = topic.spec.model
+        if request.loaded > member.loaded.get(model, -1):
+            self._control.note_loaded(member, model, request.loaded)
+            self._control.duties.assign()
+        if self._control.duties.holds_back(member) and not topic.over:
+            return m.OkPulled(groups=[]) if last else None
+        # the replica may have loaded newer weights while this request was parked
+        return producing.pull(topic, request, member.owner, member.loaded.get(model, -1), last)
+
+    def _take(self, request: m.Take, member: Member, last: bool) -> m.OkTaken | None:
+        topic = self._run.topic(request.topic)
+        if self._run.stopped:
+            return m.OkTaken(version=topic.version, done=True)
+        loaded = request.loaded
+        if loaded is not None:
+            loaded = max(loaded, member.loaded.get(topic.spec.model, -1))
+        return consuming.take(topic, request, member.owner, loaded, last)
+
+    def _commit(self, request: m.Commit) -> m.OkCommitted:
+        topic = self._run.topic(request.topic)
+        owner = self._owner(request)
+        before = [terminal.clock for terminal in topic.terminals.values()]
+        reply = committing.commit(topic, request, owner)
+        if before != [terminal.clock for terminal in topic.terminals.values()]:  # not a repeat
+            self._control.committed(request.model, reply.version)
+        return reply
+
+    def _failed(self, request: m.Failed) -> m.OkEmpty:
+        if self._control.members.was_known(request.member):  # else it raised before it could register
+            self._run.member(request)
+        return self._control.failed(request)
