@@ -40,6 +40,21 @@ class Accept(ToPublisher):
     epoch: int
 
 
+class Post(ToPublisher):
+    """A note for the board of an epoch's group: how this rank is reached."""
+
+    epoch: int
+    key: str
+    value: bytes
+
+
+class Look(ToPublisher):
+    """Answered with `Found` once the note is there, or not at all when the epoch is over."""
+
+    epoch: int
+    key: str
+
+
 class Done(ToPublisher):
     """A member's part in one broadcast is over. `error` "" or what went wrong; the member then pulls."""
 
@@ -107,7 +122,7 @@ class AwaitPublished(ToPublisher):
     wait_s: float
 
 
-AnyToPublisher = Join | Leave | Accept | Done | Pull | Fetch | Release | Reserve | Write | Commit | Discard | AwaitPublished
+AnyToPublisher = Join | Leave | Accept | Post | Look | Done | Pull | Fetch | Release | Reserve | Write | Commit | Discard | AwaitPublished
 
 
 class FromPublisher(msgspec.Struct, tag=True, kw_only=True):
@@ -129,19 +144,24 @@ class Invite(FromPublisher):
 class Place(msgspec.Struct, array_like=True):
     """Where and how a group meets."""
 
-    host: str
-    port: int
+    host: str  # of the publisher: a member listens on its address towards it
     backend: str
     timeout_s: float  # of one operation
 
 
 class Form(FromPublisher):
-    """Come to the group's store as `rank` of `world`."""
+    """Come to the group as `rank` of `world`; its notes are posted and looked up by `epoch`."""
 
     epoch: int
     rank: int
     world: int
     place: Place
+
+
+class Found(FromPublisher):
+    """Answer to `Look`."""
+
+    value: bytes
 
 
 class Send(FromPublisher):
@@ -200,4 +220,4 @@ class Refused(FromPublisher):
     message: str
 
 
-AnyFromPublisher = Available | Invite | Form | Send | Abandon | Offer | Chunk | Slot | NoSlot | Ok | Published | Refused
+AnyFromPublisher = Available | Invite | Form | Found | Send | Abandon | Offer | Chunk | Slot | NoSlot | Ok | Published | Refused

@@ -3,6 +3,7 @@ next safe point."""
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
@@ -10,9 +11,12 @@ from typing import TYPE_CHECKING
 from asyncflow.contracts.weights import WeightsId, to_weights_id
 from asyncflow.workers.context import WorkerContext
 from checkpoint_engine.receiver import Receiver
+from transfer_queue.errors import QueueError
 
 if TYPE_CHECKING:
     import torch
+
+CLOSE_S = 5.0  # for the last report
 
 Load = Callable[[WeightsId, "Iterable[tuple[str, torch.Tensor]]"], None]
 
@@ -66,5 +70,9 @@ class WeightsFollower:
         return True
 
     def close(self) -> None:
-        if self._receiver is not None:
-            self._receiver.close()
+        """Leave the publisher; how the versions came goes into the run's record."""
+        if self._receiver is None:
+            return
+        self._receiver.close()
+        with contextlib.suppress(QueueError, OSError):  # on the way out: a controller that is gone needs no record
+            self._context.client.report("weights", {"model": self.model, **vars(self._receiver.counters)}).result(CLOSE_S)

@@ -72,6 +72,7 @@ class TrainerWorker:
                 result = self._engine.optimizer_step(denominator)
                 self._engine.lr_scheduler_step()
         info = metrics.summary(denominator) | {"grad_norm": result.grad_norm, "skipped": float(result.skipped), "lr": result.lr}
+        info |= self._copy_out()
         self._commit(info | {"step_seconds": time.monotonic() - start_s})
         self._publish()
 
@@ -108,6 +109,11 @@ class TrainerWorker:
         assert self._publisher is not None
         with self._context.clock.during("busy"), self._context.phases.during("publish"):
             self._publisher.publish(WeightsId(POLICY, EPOCH, self._version), self._engine.get_per_tensor_param)
+
+    def _copy_out(self) -> dict[str, float]:
+        """How the version before this one got into the publisher's slot."""
+        assert self._publisher is not None
+        return {"copy_seconds": self._publisher.copy_s, "copy_shared": float(self._publisher.path == "shared")}
 
     def _flush(self) -> bool:
         """Whenever the trainer has to wait anyway: copy out a version that found no slot before. True when nothing is pending.

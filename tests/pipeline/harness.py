@@ -12,7 +12,8 @@ import msgspec
 from asyncflow.cli.train import with_run_dir
 from asyncflow.config import RunConfig
 from asyncflow.config.load import load
-from asyncflow.launch.local import LocalLauncher
+from asyncflow.launch.local import LocalLauncher, Workers
+from asyncflow.launch.plan import worker_specs
 from asyncflow.observe.ledger_checker import check_run
 from asyncflow.observe.records import EVENTS, StepRecord, Summary
 from asyncflow.observe.replay import read_events
@@ -47,10 +48,13 @@ def configure(folder: Path, *overrides: str, recipe: Path = RECIPE) -> RunConfig
     return with_run_dir(load(str(recipe), [f"run.cache={folder.parent / 'cache'}", *overrides]), str(folder))
 
 
-def run_pipeline(config: RunConfig, meanwhile: Callable[[LocalLauncher, threading.Event], None] | None = None) -> Run:
+Meanwhile = Callable[[LocalLauncher, threading.Event], None]
+
+
+def run_pipeline(config: RunConfig, meanwhile: Meanwhile | None = None, workers: Workers = worker_specs) -> Run:
     """Run to the end. `meanwhile(launcher, over)` runs in a thread (killers); its failure is raised here."""
     said: list[str] = []
-    launcher = LocalLauncher(config, said.append)
+    launcher = LocalLauncher(config, said.append, workers=workers)
     over = threading.Event()
     problems: list[BaseException] = []
 

@@ -166,7 +166,8 @@ class Source(Actor):
     role = "source"
 
     def work(self) -> None:
-        if not self.world.closed and self.world.rng.random() < 0.2:
+        late = self.world.settings.total > 20  # a short run could be over before a late close
+        if not self.world.closed and (not late or self.world.rng.random() < 0.2):
             self.world.closed = True
             self.ask(m.ClosePrompts(topic="policy", count=self.world.settings.total))
         if self.waiting is None:
