@@ -1,7 +1,7 @@
 """Process groups outside the default world: the one file that makes them.
 
-The publisher is rank 0 and hosts the store, bound to one address; receivers connect. The same code makes gloo, nccl and hccl groups. Every
-step has a deadline. What gloo does when a peer goes (torch 2.13, measured): a killed peer on a live host resets its connections, so the next
+The publisher is rank 0. The same code makes gloo, nccl and hccl groups; they meet through any store of torch's interface. Every step has a
+deadline. What gloo does when a peer goes (torch 2.13, measured): a killed peer on a live host resets its connections, so the next
 operation raises at once; a stopped peer or a dead host is noticed at the group's timeout only; `abort` changes nothing; deleting a group joins
 its running operations, so it can take that timeout (the interpreter lock is free). Therefore waits are sliced, so that a death notice ends them,
 and an abandoned group is deleted by a thread of its own.

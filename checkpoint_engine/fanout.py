@@ -17,13 +17,13 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import msgspec
-import torch.distributed as dist
 
 from checkpoint_engine import messages as m
 from checkpoint_engine.broadcast import broadcast_buffer
 from checkpoint_engine.cache import HostCache, Lease
-from checkpoint_engine.collective import FORM_S, Group, GroupError, host_store
+from checkpoint_engine.collective import FORM_S, Group, GroupError
 from checkpoint_engine.membership import Members
+from checkpoint_engine.rendezvous import MOST_NOTES, Board, BoardStore
 from checkpoint_engine.weights_id import WeightsId
 
 INVITE_S = 0.5
@@ -51,7 +51,7 @@ Report = Callable[[SyncReport], None]
 class FanoutSettings(msgspec.Struct, frozen=True):
     bucket_bytes: int
     timeout_s: float  # of one operation of the group
-    host: str  # address of the store
+    host: str  # this process's address for the members
     backend: str = "gloo"
 
 
@@ -66,6 +66,8 @@ class _Epoch:
     over: threading.Event = field(default_factory=threading.Event)  # ends the broadcast thread's waits
     cause: str = ""  # why it broke
     group: Group | None = None
+    board: Board = field(default_factory=Board)
+    looks: list[tuple[bytes, m.Look]] = field(default_factory=list)  # parked until the note is posted
     form_s: float = 0.0
     lease: Lease | None = None  # of the version being sent
     sent_at: float = 0.0
@@ -100,6 +102,17 @@ class Fanout:
             epoch.accepted.add(name)
             self.tick()
 
+    def post(self, request: m.Post) -> None:
+        if self._epoch and request.epoch == self._epoch.number:
+            try:
+                self._epoch.board.post(request.key, request.value)
+            except GroupError as error:
+                self._break(self._epoch, str(error))
+
+    def look(self, identity: bytes, request: m.Look) -> None:
+        if self._epoch and request.epoch == self._epoch.number and len(self._epoch.looks) < MOST_NOTES:
+            self._epoch.looks.append((identity, request))
+
     def done(self, request: m.Done) -> None:
         """A member's end of a broadcast. One that failed ends the group for all: the others wait for it."""
         self.members.alive(request.member, time.monotonic())
@@ -123,6 +136,8 @@ class Fanout:
         if self._job is not None and self._job.done():
             self._job_done(self._job)
         epoch = self._epoch
+        if epoch is not None and epoch.looks:
+            self._answer_looks(epoch)
         if self._phase == "inviting" and epoch and (len(epoch.accepted) == len(epoch.members) or time.monotonic() >= epoch.began + INVITE_S):
             self._form(epoch)
         if self._phase == "idle" and self._due is not None:
@@ -167,14 +182,25 @@ class Fanout:
             self._phase, self._epoch, self._due = "idle", None, None
             return
         settings, world = self._settings, len(epoch.members) + 1
-        store = host_store(settings.host, min(FORM_S, settings.timeout_s))
+        epoch.board = Board(self._wake)
         for rank, name in enumerate(epoch.members, start=1):
-            place = m.Place(host=settings.host, port=store.port, backend=settings.backend, timeout_s=settings.timeout_s)
+            place = m.Place(settings.host, settings.backend, settings.timeout_s)
             self._tell([name], m.Form(epoch=epoch.number, rank=rank, world=world, place=place))
-        self._submit("forming", lambda: self._make_group(epoch, store, world))
+        self._submit("forming", lambda: self._make_group(epoch, world))
 
-    def _make_group(self, epoch: _Epoch, store: dist.TCPStore, world: int) -> None:
+    def _answer_looks(self, epoch: _Epoch) -> None:
+        parked, epoch.looks = epoch.looks, []
+        for identity, look in parked:
+            value = epoch.board.look(look.key)
+            if value is None:
+                epoch.looks.append((identity, look))
+            else:
+                self._send(identity, m.Found(seq=look.seq, value=value))
+
+    def _make_group(self, epoch: _Epoch, world: int) -> None:
+        """In the broadcast thread."""
         settings = self._settings
+        store = BoardStore(epoch.board.post, epoch.board.await_note, FORM_S)
         epoch.group = Group(store, 0, world, settings.host, settings.timeout_s, settings.backend)
 
     def _send_version(self, epoch: _Epoch) -> None:
@@ -228,6 +254,7 @@ class Fanout:
         """The epoch is over. Its members are told at once; a job that runs is told too and ends in `_job_done`."""
         if not epoch.over.is_set():
             epoch.over.set()
+            epoch.board.abandon()
             self._tell(epoch.members, m.Abandon(epoch=epoch.number))
         epoch.cause = epoch.cause or cause
         if self._phase in ("forming", "sending"):

@@ -41,9 +41,9 @@ class Link:
             return self._seq
         return self._seq
 
-    def answer(self, seq: int, end: float) -> tuple[m.AnyFromPublisher, memoryview]:
-        """Park for the answer to `seq` until `end` (monotonic). Raises PullFailed when it is late or refused, or the link is cut."""
-        while not self._cut():
+    def answer(self, seq: int, end: float, over: Callable[[], bool] = lambda: False) -> tuple[m.AnyFromPublisher, memoryview]:
+        """Park for the answer to `seq` until `end` (monotonic). Raises PullFailed when it is late or refused, the link is cut, or `over` says so."""
+        while not self._cut() and not over():
             left = end - time.monotonic()
             if left <= 0:
                 raise PullFailed("the publisher did not answer in time")
@@ -59,7 +59,7 @@ class Link:
                 if isinstance(record, m.Refused):
                     raise PullFailed(f"the publisher refused ({record.code}): {record.message}")
                 return record, data
-        raise PullFailed("closing")
+        raise PullFailed("the wait was ended: closing, or what was awaited is over")
 
     def announcements(self) -> Iterator[m.AnyFromPublisher]:
         """What came without being awaited, oldest first, without waiting. Late answers to given-up questions are dropped."""
@@ -70,10 +70,14 @@ class Link:
                 return
 
     def peek(self, of_interest: Callable[[m.AnyFromPublisher], bool]) -> bool:
-        """True when an announcement that matters is there; all stay to be handled later."""
+        """True when an announcement that matters is there (or the link is cut); all stay to be handled later."""
         while self._fetch():
             pass
-        return self._cut() or any(of_interest(record) for record in self._later)
+        return self._cut() or self.heard(of_interest)
+
+    def heard(self, of_interest: Callable[[m.AnyFromPublisher], bool]) -> bool:
+        """Like `peek`, among what was set aside already: for use while an answer is awaited, which `peek` would drop."""
+        return any(of_interest(record) for record in self._later)
 
     def close(self) -> None:
         self.socket.close(linger=200)  # a Leave may still go out

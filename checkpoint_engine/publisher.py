@@ -146,6 +146,10 @@ class Publisher:
                 self._forget(request.member)
             case m.Accept():
                 self._fanout.accept(request.member, request.epoch)
+            case m.Post():
+                self._fanout.post(request)
+            case m.Look():
+                self._fanout.look(identity, request)
             case m.Done():
                 self._fanout.done(request)
             case m.Pull():

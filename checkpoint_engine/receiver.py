@@ -53,8 +53,8 @@ class Counters:
 class Receiver:
     """Starts receiving at once. `member`: this process's name, unique per incarnation (death notices carry it).
 
-    `on_ready(weights)` after a version became loadable, `on_error(error)` for every failed transfer and for what ends the thread: both run on the
-    receiver's thread. `collective` False: pull only. Any thread may call the methods.
+    `on_ready(weights)` after a version became loadable, `on_error(error)` for every failed transfer and for what ends the thread, `on_transfer` when
+    a transfer begins (True) and when it is over (False): all run on the receiver's thread. `collective` False: pull only. Any thread may call the methods.
     """
 
     def __init__(
@@ -64,13 +64,14 @@ class Receiver:
         secure: Secure | None = None,
         on_ready: Callable[[WeightsId], None] = lambda weights: None,
         on_error: Callable[[Exception], None] = lambda error: None,
+        on_transfer: Callable[[bool], None] = lambda receiving: None,
         spare: int = 1,
         collective: bool = True,
     ) -> None:
         self.member = member
         self.counters = Counters()
         self._collective = collective
-        self._on_ready, self._on_error = on_ready, on_error
+        self._on_ready, self._on_error, self._on_transfer = on_ready, on_error, on_transfer
         self._cache = HostCache(spare)
         self._closing = threading.Event()
         self._wakeup = Wakeup()
@@ -156,7 +157,7 @@ class Receiver:
             case m.Abandon():
                 self._seat.abandoned(record)
             case m.Send():
-                self._trying(lambda: self._receive(record))
+                self._transferring(lambda: self._receive(record))
             case m.Refused():
                 self._on_error(PullFailed(f"the publisher refused something of {self.member} ({record.code}): {record.message}"))
 
@@ -171,7 +172,7 @@ class Receiver:
 
     def _pull_if_due(self) -> None:
         if self._missing() and time.monotonic() >= self._pull_at:
-            self._trying(self._pull)
+            self._transferring(self._pull)
 
     def _pull(self) -> None:
         began = time.monotonic()
@@ -188,6 +189,11 @@ class Receiver:
         self._failures = 0
         self.counters.receive_s = time.monotonic() - began
         self._on_ready(weights)
+
+    def _transferring(self, step: Callable[[], None]) -> None:
+        self._on_transfer(True)
+        self._trying(step)
+        self._on_transfer(False)
 
     def _trying(self, step: Callable[[], None]) -> None:
         """Run a transfer; what goes wrong is counted, reported, and repeated by pull after a pause. The old version keeps serving."""

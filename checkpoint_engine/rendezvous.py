@@ -74,7 +74,7 @@ class BoardStore(dist.Store):
     def get(self, key: str) -> bytes:
         return self._fetch(key, self._timeout_s)
 
-    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:  # type: ignore[override]  # torch overloads it
+    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
         end = time.monotonic() + (self._timeout_s if timeout is None else timeout.total_seconds())
         for key in keys:
             self._fetch(key, end - time.monotonic())

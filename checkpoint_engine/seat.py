@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from checkpoint_engine import messages as m
 from checkpoint_engine.broadcast import broadcast_buffer
 from checkpoint_engine.cache import HostCache, Reservation
-from checkpoint_engine.collective import Group, GroupError, address_towards, join_store
+from checkpoint_engine.collective import Group, GroupError, address_towards
 from checkpoint_engine.digest import DigestMismatch, Verifier
 from checkpoint_engine.link import Link
 from checkpoint_engine.manifest import Manifest, ManifestError, check_manifest
+from checkpoint_engine.rendezvous import BoardStore
 from checkpoint_engine.weights_id import WeightsId
 
 
@@ -42,15 +44,26 @@ class Seat:
         self._link.ask(m.Accept(member=self._member, epoch=record.epoch))
 
     def take(self, record: m.Form) -> None:
-        """Blocks until the group stands. Raises SeatLost when it does not in time."""
+        """Blocks until the group stands. Raises SeatLost when it does not in time, or is over before."""
         self.leave()
-        place = record.place
+        place, epoch = record.place, record.epoch
+
+        def post(key: str, value: bytes) -> None:
+            self._link.ask(m.Post(epoch=epoch, key=key, value=value))
+
+        def fetch(key: str, timeout_s: float) -> bytes:
+            seq = self._link.ask(m.Look(epoch=epoch, key=key))
+            answer, _ = self._link.answer(seq, time.monotonic() + timeout_s, lambda: self._link.heard(_ends(epoch)))
+            if not isinstance(answer, m.Found):
+                raise GroupError(f"asked for a note, got {type(answer).__name__}")
+            return answer.value
+
         try:
-            store = join_store(place.host, place.port, place.timeout_s)
+            store = BoardStore(post, fetch, place.timeout_s)
             group = Group(store, record.rank, record.world, address_towards(place.host), place.timeout_s, place.backend)
         except GroupError as error:
             raise SeatLost(str(error)) from error
-        self._seat = _Taken(record.epoch, group)
+        self._seat = _Taken(epoch, group)
 
     def abandoned(self, record: m.Abandon) -> None:
         if self._seat and self._seat.epoch <= record.epoch:
@@ -106,12 +119,17 @@ class Seat:
 
     def _over(self, epoch: int) -> bool:
         """Did the publisher say that this epoch is over?"""
-        return self._link.peek(
-            lambda record: (isinstance(record, m.Abandon) and record.epoch >= epoch) or (isinstance(record, m.Invite) and record.epoch > epoch)
-        )
+        return self._link.peek(_ends(epoch))
 
     def _tell(self, record: m.Send, error: str) -> None:
         self._link.ask(m.Done(member=self._member, epoch=record.epoch, weights=record.manifest.weights, error=error))
+
+
+def _ends(epoch: int) -> Callable[[m.AnyFromPublisher], bool]:
+    def ends(record: m.AnyFromPublisher) -> bool:
+        return (isinstance(record, m.Abandon) and record.epoch >= epoch) or (isinstance(record, m.Invite) and record.epoch > epoch)
+
+    return ends
 
 
 class _Late(Verifier):

@@ -1,4 +1,4 @@
-"""Greedy accuracy of a rollout engine on a set of questions, outside any run: for the warm start, the reference loop and for trying things out."""
+"""How often a rollout engine answers right, outside any run: for the warm start, the reference loop and for trying things out."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from asyncflow.contracts.rollout import Finish, Request, RolloutEngine, Sampling
 from asyncflow.data.task import Example, Task
 from asyncflow.engines.model import load_hf
 from asyncflow.engines.rollout.embedded.engine import EmbeddedRolloutEngine
+from asyncflow.engines.seeds import sample_seed
 
 if TYPE_CHECKING:
     from asyncflow.config import RunConfig
@@ -42,9 +43,11 @@ def model_stops(model: PreTrainedModel) -> tuple[int, ...]:
     return tuple(stops) if isinstance(stops, list) else (int(stops),)
 
 
-def greedy_accuracy(engine: RolloutEngine, task: Task, questions: Sequence[Example], budget: int) -> float:
-    """Share of `questions` whose greedy answer of at most `budget` tokens has full score. The denominator is every question."""
-    answers = generate_all(engine, [Request(str(i), tuple(q.prompt_ids), Sampling(temperature=0.0), 0, budget) for i, q in enumerate(questions)])
+def accuracy(engine: RolloutEngine, task: Task, questions: Sequence[Example], budget: int, temperature: float = 0.0) -> float:
+    """Share of `questions` whose answer of at most `budget` tokens has full score; greedy at temperature 0, else one seeded sample a question.
+    The denominator is every question."""
+    requests = [Request(str(i), tuple(q.prompt_ids), Sampling(temperature), sample_seed(0, i, 0), budget) for i, q in enumerate(questions)]
+    answers = generate_all(engine, requests)
     return sum(task.score(question.item, answers[str(i)][0]) >= 1.0 for i, question in enumerate(questions)) / len(questions)
 
 

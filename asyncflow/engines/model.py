@@ -11,6 +11,9 @@ from pathlib import Path
 import msgspec
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
+from transformers.utils.logging import disable_progress_bar
+
+disable_progress_bar()  # a bar makes a named semaphore, which a worker that is killed leaves in /dev/shm
 
 
 class ModelShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -23,7 +23,7 @@ from asyncflow.data.finish import FINISH_CODES
 from asyncflow.data.named import load_named
 from asyncflow.data.rows import part
 from asyncflow.data.task import load_task
-from asyncflow.engines.greedy import generate_all, greedy_accuracy, make_embedded
+from asyncflow.engines.greedy import accuracy, generate_all, make_embedded
 from asyncflow.engines.seeds import sample_seed
 from asyncflow.engines.train.torch_engine import make_train_engine
 from checkpoint_engine.digest import weights_digest
@@ -74,7 +74,7 @@ class ReferenceLoop:
 
     def accuracy(self, items: int) -> float:
         """Greedy, on held-out questions, with the weights that were loaded last."""
-        return greedy_accuracy(self._rollout, self._task, self._task.held_out(items), self._config.rollout.response_width)
+        return accuracy(self._rollout, self._task, self._task.held_out(items), self._config.rollout.response_width)
 
     def _make_groups(self) -> StageBatch:
         batch = self._generate()

@@ -47,6 +47,7 @@ class WeightsFollower:
             secure=self._context.security,
             on_ready=lambda _: self._context.wake.set(),
             on_error=lambda error: print(f"{self._context.member}: {type(error).__name__}: {error}", file=sys.stderr),
+            on_transfer=lambda receiving: self._context.phases.set("receive" if receiving else "idle", "receiver"),
             spare=settings.cache_slots,
             collective=settings.transport == "collective",
         )

@@ -10,23 +10,29 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import get_context
+from pathlib import Path
 
 import pytest
 import torch
 from ce_helpers import eventually, open_files, threads
+from torch.distributed import FileStore
 
 from checkpoint_engine.broadcast import broadcast_buffer, check_bucket
-from checkpoint_engine.collective import Abandoned, Group, GroupError, host_store, join_store
+from checkpoint_engine.collective import Abandoned, Group, GroupError, host_store
+from checkpoint_engine.rendezvous import Board, BoardStore
 
 HOST = "127.0.0.1"
 
 
+def board_store(board: Board) -> BoardStore:
+    return BoardStore(board.post, board.await_note, 5.0)
+
+
 def make_groups(world: int, timeout_s: float = 5.0) -> list[Group]:
-    store = host_store(HOST, timeout_s)
+    board = Board()
 
     def member(rank: int) -> Group:
-        own = store if rank == 0 else join_store(HOST, store.port, timeout_s)
-        return Group(own, rank, world, HOST, timeout_s)
+        return Group(board_store(board), rank, world, HOST, timeout_s)
 
     with ThreadPoolExecutor(world) as pool:
         return list(pool.map(member, range(world)))
@@ -78,7 +84,7 @@ def test_fifty_rebuilds_leave_no_descriptor_thread_or_socket() -> None:
 
 
 def test_the_store_listens_on_its_one_address_only() -> None:
-    store = host_store(HOST, 1.0)
+    store = host_store(HOST, 10.0)
     with pytest.raises(OSError, match="refused"):
         socket.create_connection(("127.0.0.2", store.port), timeout=2)
 
@@ -86,8 +92,17 @@ def test_the_store_listens_on_its_one_address_only() -> None:
 def test_a_member_that_never_comes_is_an_error_in_time() -> None:
     began = time.monotonic()
     with pytest.raises(GroupError, match="did not form"):
-        Group(host_store(HOST, 0.5), 0, 2, HOST, 0.5)
+        Group(board_store(Board()), 0, 2, HOST, 0.5)
     assert time.monotonic() - began < 3
+
+
+def test_a_death_notice_ends_the_wait_for_a_member_that_will_not_come() -> None:
+    board = Board()
+    threading.Timer(0.1, board.abandon).start()
+    began = time.monotonic()
+    with pytest.raises(GroupError, match="abandoned"):
+        Group(board_store(board), 0, 2, HOST, 5.0)
+    assert time.monotonic() - began < 1
 
 
 def test_a_death_notice_ends_a_wait_long_before_the_timeout() -> None:
@@ -102,12 +117,12 @@ def test_a_death_notice_ends_a_wait_long_before_the_timeout() -> None:
     groups[0].close()
 
 
-def test_a_stopped_peer_is_an_error_at_the_timeout_and_a_killed_one_at_once() -> None:
+def test_a_stopped_peer_is_an_error_at_the_timeout_and_a_killed_one_at_once(tmp_path: Path) -> None:
     for stroke, least_s, most_s in ((signal.SIGSTOP, 0.8, 5.0), (signal.SIGKILL, 0.0, 0.9)):
-        store = host_store(HOST, 1.0)
-        child = get_context("fork").Process(target=_join_and_rest, args=(store.port,))
+        meeting = str(tmp_path / stroke.name)
+        child = get_context("fork").Process(target=_join_and_rest, args=(meeting,))
         child.start()
-        group = Group(store, 0, 2, HOST, 1.0)
+        group = Group(FileStore(meeting, 2), 0, 2, HOST, 1.0)
         assert child.pid
         os.kill(child.pid, stroke)
         began = time.monotonic()
@@ -119,8 +134,8 @@ def test_a_stopped_peer_is_an_error_at_the_timeout_and_a_killed_one_at_once() ->
         child.join(5)
 
 
-def _join_and_rest(port: int) -> None:
-    group = Group(join_store(HOST, port, 1.0), 1, 2, HOST, 1.0)
+def _join_and_rest(meeting: str) -> None:
+    group = Group(FileStore(meeting, 2), 1, 2, HOST, 1.0)
     threading.Event().wait(20)
     group.close()
 

@@ -23,7 +23,8 @@ SAMPLES, PROMPT_WIDTH, RESPONSE_WIDTH, VOCAB = 4, 6, 7, 16
 def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("model")
-    save_hf(build_model(ModelShape(VOCAB, hidden_size=32, intermediate_size=48, layers=2, heads=2, kv_heads=1, max_positions=32, eos_token_id=2)), folder)
+    shape = ModelShape(VOCAB, hidden_size=32, intermediate_size=48, layers=2, heads=2, kv_heads=1, max_positions=32, eos_token_id=2)
+    save_hf(build_model(shape), folder)
     return folder
 
 

@@ -25,7 +25,8 @@ SETTINGS = (
 
 
 def together(groups: list[StageBatch]) -> StageBatch:
-    whole = StageBatch(*(np.concatenate([getattr(group, name) for group in groups]) for name in ("gids", "rows", "oldest_versions", "newest_versions")))
+    keys = ("gids", "rows", "oldest_versions", "newest_versions")
+    whole = StageBatch(*(np.concatenate([getattr(group, key) for group in groups]) for key in keys))
     for name in groups[0].columns:
         parts = [group.columns[name] for group in groups]
         whole.columns[name] = joined(parts) if isinstance(parts[0], Jagged) else np.concatenate(parts)  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -144,7 +145,7 @@ def test_the_learning_rate_rises_and_falls_as_the_settings_say() -> None:
         assert rates[2] == 1.0
         assert rates[11] == pytest.approx(0.1)
         assert rates[12:] == pytest.approx([0.1] * 8)
-        assert all(a >= b for a, b in zip(rates[2:], rates[3:], strict=False))
+        assert all(a >= b for a, b in itertools.pairwise(rates[2:]))
     assert learning_rate(AlgorithmSettings(learning_rate=1.0, schedule="linear"), 0, 1) == 1.0
 
 

@@ -25,8 +25,7 @@ def check_config(config: CoreConfig) -> None:
     models = [topic.model for topic in config.topics]
     if not names or len(set(names)) < len(names) or len(set(models)) < len(models):
         raise ValueError(
-            f"topics {names} of models {models}: a run needs at least one, each with a name and a model of its own, whose commits are its "
-            "clock"
+            f"topics {names} of models {models}: a run needs at least one, each with a name and a model of its own, whose commits are its clock"
         )
     for key in ("lease_s", "heartbeat_s", "stall_s"):
         if not getattr(config, key) > 0:

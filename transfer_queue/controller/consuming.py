@@ -19,8 +19,7 @@ def take(topic: TopicState, request: Take, owner: str, loaded: int | None, last:
         raise bad(f"limit={request.limit}, at_least={request.at_least} of a Take must be >= 1: nothing was leased; ask for what can be computed now")
     if topic.schema.consumers[number].needs_weights and loaded is None:
         raise bad(
-            f"loaded=None: consumer {request.consumer!r} needs weights and gets only rows that its weights may serve; say which version is "
-            "loaded"
+            f"loaded=None: consumer {request.consumer!r} needs weights and gets only rows that its weights may serve; say which version is loaded"
         )
     terminal = topic.terminals.get(number)
     if topic.over:
@@ -64,8 +63,13 @@ def _take_batch(topic: TopicState, terminal: Terminal, request: Take, owner: str
 
 def _arm(topic: TopicState, lease: Lease) -> None:
     def expire() -> None:
-        topic.runtime.emit("topic", topic=topic.name, reason="lease_expired", member=lease.owner,
-                           data={"consumer": topic.schema.consumers[lease.consumer].name, "rows": lease.rows()})  # fmt: skip
+        topic.runtime.emit(
+            "topic",
+            topic=topic.name,
+            reason="lease_expired",
+            member=lease.owner,
+            data={"consumer": topic.schema.consumers[lease.consumer].name, "rows": lease.rows()},
+        )
         lease.timer = None
         topic.release(lease, "lease_expired")
 
@@ -104,11 +108,7 @@ def write_back(topic: TopicState, request: WriteBack, owner: str) -> OkWritten:
 
 
 def _leased_rows(lease: Lease) -> dict[tuple[int, int], tuple[Group, Row]]:
-    return {
-        (group.gid, part.index): (group, part)
-        for group, row in lease.items
-        for part in ([row] if row is not None else group.rows.values())
-    }  # fmt: skip
+    return {(group.gid, part.index): (group, part) for group, row in lease.items for part in ([row] if row is not None else group.rows.values())}
 
 
 def _check_keys(topic: TopicState, request: WriteBack, rows: dict[tuple[int, int], tuple[Group, Row]]) -> None:
@@ -150,8 +150,14 @@ def _apply(topic: TopicState, request: WriteBack, rows: dict[tuple[int, int], tu
             topic.write(group, rows[request.keys[i]][1], {name: slices[i] for name, slices in request.columns.items()})
     topic.runtime.touch()
     if request.weights is not None:
-        topic.runtime.emit("topic", topic=topic.name, reason="written", version=request.weights.version, member=request.member,
-                           data={"consumer": request.consumer, "rows": len(request.keys), "epoch": request.weights.epoch})  # fmt: skip
+        topic.runtime.emit(
+            "topic",
+            topic=topic.name,
+            reason="written",
+            version=request.weights.version,
+            member=request.member,
+            data={"consumer": request.consumer, "rows": len(request.keys), "epoch": request.weights.epoch},
+        )
     return closed
 
 

@@ -52,8 +52,13 @@ class Control:
         self._runtime.emit("member", reason="joined", member=member.owner, data={"role": member.role, "host": member.host, "pid": member.pid})
         self.desired.changed()
         self._watch_heartbeat(member)
-        return OkRegistered(member=member.name, incarnation=member.incarnation, config=self._config,
-                            topics=[topic.spec for topic in self._topics.values()], shards=self.members.shards())  # fmt: skip
+        return OkRegistered(
+            member=member.name,
+            incarnation=member.incarnation,
+            config=self._config,
+            topics=[topic.spec for topic in self._topics.values()],
+            shards=self.members.shards(),
+        )
 
     def _watch_heartbeat(self, member: Member) -> None:
         def check() -> float | None:
@@ -160,8 +165,9 @@ class Control:
             return OkEmpty()
         self.desired.weights[weights.model] = weights
         self._runtime.touch()
-        self._runtime.emit("published", version=weights.version, member=member.owner,
-                           data={"model": weights.model, "epoch": weights.epoch, "digest": weights.digest})  # fmt: skip
+        self._runtime.emit(
+            "published", version=weights.version, member=member.owner, data={"model": weights.model, "epoch": weights.epoch, "digest": weights.digest}
+        )
         self.duties.published(weights.model, weights.version)
         self.desired.changed()
         return OkEmpty()

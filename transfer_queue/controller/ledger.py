@@ -54,8 +54,13 @@ class Ledger:
         data: dict[str, float | int | str] = {"life": group.life, "min_version": group.min_version}
         if not group.open:
             started = group.started_version()
-            data |= {"clock": clock, "rows": len(group.rows), "tokens": max(group.tokens(), group.attempt_tokens),
-                     "age": clock - (group.version if started is None else started)}  # fmt: skip
+            data |= {
+                "clock": clock,
+                "rows": len(group.rows),
+                "tokens": max(group.tokens(), group.attempt_tokens),
+                "age": clock - (group.version if started is None else started),
+            }
         self._runtime.touch()
-        self._runtime.emit("group", topic=self._topic, gid=group.gid, src=source, dst=group.state, reason=reason, version=group.version,
-                           member=member, data=data)  # fmt: skip
+        self._runtime.emit(
+            "group", topic=self._topic, gid=group.gid, src=source, dst=group.state, reason=reason, version=group.version, member=member, data=data
+        )

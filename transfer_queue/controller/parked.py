@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
+from transfer_queue.controller.errors import bad
 from transfer_queue.controller.runtime import Key
 from transfer_queue.controller.timers import Timer, Timers
 
 MAX_WAIT_S = 600.0
+MAX_PARKED = 1000  # a member
+K = TypeVar("K")
 Address = tuple[bytes, int]  # connection, request id
 
 
@@ -33,12 +36,15 @@ class Parked:
         self._timers = timers
         self._by_address: dict[Address, Waiter] = {}
         self._by_key: dict[Key, dict[Address, Waiter]] = {}
+        self._by_owner: dict[str, dict[Address, Waiter]] = {}
 
     def __contains__(self, address: Address) -> bool:
         return address in self._by_address
 
     def add(self, address: Address, request: Any, owner: str, key: Key, when: float, expired: Callable[[Waiter], None]) -> None:
-        """`expired` is called at `when` unless the waiter was removed before."""
+        """`expired` is called at `when` unless the waiter was removed before. Raises RequestError for one too many."""
+        if len(self._by_owner.get(owner, ())) >= MAX_PARKED:
+            raise bad(f"{owner} has {MAX_PARKED} parked requests, the most a member may have: this one was not parked; wait for replies before asking more")
 
         def check() -> None:
             expired(waiter)
@@ -46,6 +52,7 @@ class Parked:
         waiter = Waiter(address, request, owner, key, self._timers.at(when, check))
         self._by_address[address] = waiter
         self._by_key.setdefault(key, {})[address] = waiter
+        self._by_owner.setdefault(owner, {})[address] = waiter
 
     def find(self, address: Address) -> Waiter | None:
         return self._by_address.get(address)
@@ -60,18 +67,21 @@ class Parked:
     def remove(self, waiter: Waiter) -> None:
         self._timers.cancel(waiter.timer)
         del self._by_address[waiter.address]
-        of_key = self._by_key[waiter.key]
-        del of_key[waiter.address]
-        if not of_key:
-            del self._by_key[waiter.key]
+        _discard(self._by_key, waiter.key, waiter.address)
+        _discard(self._by_owner, waiter.owner, waiter.address)
 
     def forget_owner(self, owner: str) -> None:
         """A dead member's requests compete with nobody."""
-        for waiter in self.all():
-            if waiter.owner == owner:
-                self.remove(waiter)
+        for waiter in list(self._by_owner.get(owner, {}).values()):
+            self.remove(waiter)
 
     def forget_connection(self, connection: bytes) -> None:
         for waiter in self.all():
             if waiter.address[0] == connection:
                 self.remove(waiter)
+
+
+def _discard(index: dict[K, dict[Address, Waiter]], key: K, address: Address) -> None:
+    del index[key][address]
+    if not index[key]:
+        del index[key]

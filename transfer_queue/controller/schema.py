@@ -33,8 +33,7 @@ class Schema:
         number = self.numbers.get(name)
         if number is None:
             raise bad(
-                f"consumer={name!r} is not one of topic {self.spec.name!r}, which has {sorted(self.numbers)}: nothing can be taken; name one "
-                "of them"
+                f"consumer={name!r} is not one of topic {self.spec.name!r}, which has {sorted(self.numbers)}: nothing can be taken; name one of them"
             )
         return number
 

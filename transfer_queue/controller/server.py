@@ -20,7 +20,7 @@ from transfer_queue.wire import decode_request, encode, id_of
 
 log = logging.getLogger(__name__)
 
-BURST = 256  # messages handled between two looks at the deadlines
+BURST = 4096  # messages handled between two looks at the deadlines: so many that a heartbeat in the queue counts before its sender is declared dead
 QUIET_S = 0.5  # after the last member left, so that whoever watches the run gets its last answer
 QUEUE = 1 << 16  # unread messages a connection
 
@@ -151,9 +151,12 @@ def serve(
 
     `attach` gets the state machine before the first request, so that an observer can look at it when an event comes; it must change nothing.
 
+    `attach` gets the state machine before the first request: an observer may read it (`status`, `members`) while it is called.
     Raises ValueError for a bind beyond loopback without keys, and for topics that cannot work.
     """
     core = Core(config, observer_factory(), time.monotonic)
+    if attach is not None:
+        attach(core)
     if attach is not None:
         attach(core)
     socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.ROUTER)

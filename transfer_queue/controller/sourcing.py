@@ -45,8 +45,7 @@ def close_prompts(topic: TopicState, request: ClosePrompts) -> OkEmpty:
     known = topic.prompts.target
     if request.count < 1 or (known is not None and known != request.count):
         raise bad(
-            f"count={request.count} of topic {topic.name!r}: a run trains at least 1 group and its count ({known}) is fixed once; it stays "
-            f"{known}"
+            f"count={request.count} of topic {topic.name!r}: a run trains at least 1 group and its count ({known}) is fixed once; it stays {known}"
         )
     if known is None:
         topic.prompts.target = request.count

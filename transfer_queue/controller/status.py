@@ -91,9 +91,11 @@ def stall_report(topics: list[TopicState], members: Members, parked: Parked, idl
         counts = {state: count for state, count in topic.ledger.counts.items() if count}
         lines.append(f"topic {topic.name!r} at version {topic.version}: {oldest_open(topic)}; ledger {counts}, {len(topic.prompts)} prompts waiting")
         pulls = parked.of(("pull", topic.name, ""))
-        loaded = max((member.loaded.get(topic.spec.model, -1) for member in members), default=-1)
+        pullers = {waiter.owner for waiter in pulls}
+        loaded = max((member.loaded.get(topic.spec.model, -1) for member in members if member.owner in pullers), default=-1)
         if (version := need_version(topic, loaded)) is not None:
-            lines.append(f"admission waits for weights of version {version}, the newest loaded ones are {loaded}")
+            lines.append(f"admission waits for weights of version {version}, the newest that a waiting producer has loaded are {loaded}")
         lines += [f"{waiter.owner} waits to pull" for waiter in pulls[:8]]
         lines += [f"{s.name}: {s.ready_rows} rows ready, {s.leased_rows} leased, waiting: {s.waiting}" for s in _consumers(topic, parked)]
+    lines += [f"{member.owner} has the duty {member.duty!r}" for member in members if member.duty is not None]
     return "; ".join(lines)

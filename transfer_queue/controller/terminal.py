@@ -32,6 +32,8 @@ class Terminal:
 
         ordered (policy wait): a group is taken only while no open group of an older version remains outside the batch.
         """
+        if self.ready.count(loaded) < at_least:
+            return []
         chosen: list[Group] = []
         while len(chosen) < limit and (head := self.ready.head(loaded)) is not None:
             group = head[0]

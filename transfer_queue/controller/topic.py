@@ -59,8 +59,9 @@ class TopicState:
         """The next waiting prompt becomes a group record, which is the permit, and is handed out."""
         prompt, life = self.prompts.pop()
         min_version = self.window.min_version(self.version, self.ledger.open)
-        group = Group(prompt.gid, life, prompt, prompt.rows or self.spec.rows_per_group, min_version, min_version, self.runtime.now(),
-                      [0] * len(self.ready))  # fmt: skip
+        group = Group(
+            prompt.gid, life, prompt, prompt.rows or self.spec.rows_per_group, min_version, min_version, self.runtime.now(), [0] * len(self.ready)
+        )
         self.groups[group.gid] = group
         for terminal in self.terminals.values():
             terminal.outside.add(group.version)

@@ -14,15 +14,24 @@ from transfer_queue.controller.core import Core, CoreConfig
 R = TypeVar("R", bound=m.Reply)
 
 
-def plain(batch: int = 2, staleness: int | None = 1, policy: m.Policy = "wait", rows: int = 1, sampler: m.Sampler = "in_order", **more: Any) -> m.TopicSpec:
+def plain(
+    batch: int = 2, staleness: int | None = 1, policy: m.Policy = "wait", rows: int = 1, sampler: m.Sampler = "in_order", **more: Any
+) -> m.TopicSpec:
     """prompt → tokens → trainer, nothing between."""
     columns = (
         m.Column(name="prompt", dtype="int64", kind="per_token", producer="source", shared=True),
         m.Column(name="tokens", dtype="int64", kind="per_token", producer="rollout"),
     )
     consumers = (m.Consumer(name="trainer", inputs=("prompt", "tokens"), unit="group", terminal=True, sampler=sampler),)
-    return m.TopicSpec(name="t", model="policy", columns=columns, consumers=consumers, prompts_bound=more.pop("prompts_bound", 100), rows_per_group=rows,
-                       window=m.Window(batch=batch, staleness=staleness, policy=policy, **more))  # fmt: skip
+    return m.TopicSpec(
+        name="t",
+        model="policy",
+        columns=columns,
+        consumers=consumers,
+        prompts_bound=more.pop("prompts_bound", 100),
+        rows_per_group=rows,
+        window=m.Window(batch=batch, staleness=staleness, policy=policy, **more),
+    )
 
 
 @dataclass
@@ -110,8 +119,15 @@ class Desk:
         return self.ask(who.connection, m.Progress(topic=self.spec.name, items=[item], **who.fields), m.OkProgress).closed
 
     def row(self, lease: m.GroupLease, row: int = 0, oldest: int = 0, newest: int | None = None) -> m.RowPut:
-        return m.RowPut(gid=lease.gid, fence=lease.fence, row=row, columns={"tokens": self.slice()}, tokens=3, oldest_version=oldest,
-                        newest_version=oldest if newest is None else newest)  # fmt: skip
+        return m.RowPut(
+            gid=lease.gid,
+            fence=lease.fence,
+            row=row,
+            columns={"tokens": self.slice()},
+            tokens=3,
+            oldest_version=oldest,
+            newest_version=oldest if newest is None else newest,
+        )
 
     def put(self, who: Who, lease: m.GroupLease, version: int = 0, newest: int | None = None) -> list[int]:
         """Put every missing row and close the group."""
@@ -126,8 +142,15 @@ class Desk:
     def write(self, who: Who, taken: m.OkTaken, consumer: str, column: str, weights: int | None = None) -> list[int]:
         keys = [(row.gid, row.row) for row in taken.rows]
         made = None if weights is None else m.ModelVersion("policy", 0, weights)
-        request = m.WriteBack(topic=self.spec.name, consumer=consumer, lease=taken.lease, columns={column: [self.slice() for _ in keys]}, keys=keys,
-                              weights=made, **who.fields)  # fmt: skip
+        request = m.WriteBack(
+            topic=self.spec.name,
+            consumer=consumer,
+            lease=taken.lease,
+            columns={column: [self.slice() for _ in keys]},
+            keys=keys,
+            weights=made,
+            **who.fields,
+        )
         return self.ask(who.connection, request, m.OkWritten).closed
 
     def commit(self, who: Who, step: int, leases: list[int], consumer: str = "trainer", model: str = "policy") -> m.Commit:

@@ -69,8 +69,15 @@ def spec(batch: int = 4, staleness: int | None = 2, policy: m.Policy = "wait", r
         m.Consumer(name="advantage", inputs=("reward",), outputs=("advantage",), unit="group"),
         m.Consumer(name="trainer", inputs=("prompt", "tokens", "old_logprobs", "advantage"), unit="group", terminal=True, sampler="in_order"),
     )
-    return m.TopicSpec(name="policy", model="policy", columns=columns, consumers=consumers, prompts_bound=window.pop("prompts_bound", 8),
-                       rows_per_group=rows, window=m.Window(batch=batch, staleness=staleness, policy=policy, **window))  # fmt: skip
+    return m.TopicSpec(
+        name="policy",
+        model="policy",
+        columns=columns,
+        consumers=consumers,
+        prompts_bound=window.pop("prompts_bound", 8),
+        rows_per_group=rows,
+        window=m.Window(batch=batch, staleness=staleness, policy=policy, **window),
+    )
 
 
 @dataclass
@@ -237,7 +244,9 @@ class Rollout(Actor):
         for lease in reply.groups if isinstance(reply, m.OkPulled) else ():
             assert self.loaded >= lease.min_version, "handed out to weights that are too old"
             long = self.world.rng.random() < self.world.settings.slow
-            self.attempts[lease.gid] = Attempt(lease, {row: self.world.rng.randint(20, 40) if long else self.world.rng.randint(1, 4) for row in lease.rows})
+            self.attempts[lease.gid] = Attempt(
+                lease, {row: self.world.rng.randint(20, 40) if long else self.world.rng.randint(1, 4) for row in lease.rows}
+            )
 
     def _generate(self, attempt: Attempt) -> None:
         row = self.world.rng.choice(sorted(attempt.left))
@@ -255,8 +264,15 @@ class Rollout(Actor):
     def _put(self, attempt: Attempt, row: int) -> None:
         gid, versions = attempt.lease.gid, attempt.tokens[row]
         piece = self.world.slice()
-        put = m.RowPut(gid=gid, fence=attempt.lease.fence, row=row, columns={"tokens": piece}, tokens=len(versions),
-                       oldest_version=min(versions), newest_version=max(versions))  # fmt: skip
+        put = m.RowPut(
+            gid=gid,
+            fence=attempt.lease.fence,
+            row=row,
+            columns={"tokens": piece},
+            tokens=len(versions),
+            oldest_version=min(versions),
+            newest_version=max(versions),
+        )
         close = {} if attempt.left else {gid: self.world.settings_rows}
         reply = self.ask(m.PutRows(topic="policy", rows=[put], close=close, **self.who))
         if isinstance(reply, m.OkPut) and not reply.closed:
@@ -308,8 +324,17 @@ class Stage(Actor):
             self.ask(m.DropGroups(topic="policy", gids=[lease.rows[0].gid], reason="tired", **self.who))
         keys = [(row.gid, row.row) for row in lease.rows]
         weights = m.ModelVersion("policy", 0, self.loaded) if self.role == "forward" else None
-        reply = self.ask(m.WriteBack(topic="policy", consumer=self.role, lease=lease.lease, keys=keys, weights=weights,
-                                     columns={output: [self.world.slice() for _ in keys]}, **self.who))  # fmt: skip
+        reply = self.ask(
+            m.WriteBack(
+                topic="policy",
+                consumer=self.role,
+                lease=lease.lease,
+                keys=keys,
+                weights=weights,
+                columns={output: [self.world.slice() for _ in keys]},
+                **self.who,
+            )
+        )
         assert isinstance(reply, m.OkWritten), reply
 
 
@@ -330,7 +355,11 @@ class Trainer(Actor):
             self._commit()
         elif self.waiting is None:
             limit = world.rng.randint(1, world.settings.batch)
-            self.park(m.Take(topic="policy", consumer="trainer", limit=limit, at_least=world.rng.randint(1, limit), step=self.clock, wait_s=500.0, **self.who))
+            self.park(
+                m.Take(
+                    topic="policy", consumer="trainer", limit=limit, at_least=world.rng.randint(1, limit), step=self.clock, wait_s=500.0, **self.who
+                )
+            )
 
     def answered(self, reply: m.Reply) -> None:
         if isinstance(reply, m.OkTaken):
@@ -340,7 +369,9 @@ class Trainer(Actor):
                 self.clock, self.leases = reply.version, []
 
     def _commit(self) -> None:
-        commit = m.Commit(topic="policy", consumer="trainer", model="policy", epoch=0, step=self.clock, leases=[lease.lease for lease in self.leases], **self.who)
+        commit = m.Commit(
+            topic="policy", consumer="trainer", model="policy", epoch=0, step=self.clock, leases=[lease.lease for lease in self.leases], **self.who
+        )
         reply = self.ask(commit)
         if isinstance(reply, m.ErrorReply):
             assert reply.code == "stale_incarnation", reply
@@ -388,8 +419,15 @@ class World:
         self.blocks = 0
         self._serial = 0
         self._freed: set[int] = set()
-        topic = spec(settings.batch, settings.staleness, settings.policy, self.settings_rows, requeue=settings.requeue, group_bytes=1,
-                     budget_bytes=settings.budget_groups)  # fmt: skip
+        topic = spec(
+            settings.batch,
+            settings.staleness,
+            settings.policy,
+            self.settings_rows,
+            requeue=settings.requeue,
+            group_bytes=1,
+            budget_bytes=settings.budget_groups,
+        )
         duties = [] if settings.evaluate_every is None else [Duty(name="evaluate", role="rollout", model="policy", every=settings.evaluate_every)]
         self.core = Core(CoreConfig(topics=[topic], duties=duties, lease_s=5.0, heartbeat_s=10.0, stall_s=120.0), self.log, self.clock)
         self._callbacks: dict[tuple[bytes, int], Actor] = {}

@@ -75,8 +75,15 @@ def test_weights_bound_what_a_forward_worker_gets() -> None:
     reply = desk.replies[parked]
     assert isinstance(reply, m.OkTaken)
     assert (reply.rows[0].newest_version, reply.version) == (1, 1)
-    old = m.WriteBack(topic="policy", consumer="forward", lease=reply.lease, columns={"old_logprobs": [desk.slice()]}, keys=[(1, 0)],
-                      weights=m.ModelVersion("policy", 0, 0), **worker.fields)  # fmt: skip
+    old = m.WriteBack(
+        topic="policy",
+        consumer="forward",
+        lease=reply.lease,
+        columns={"old_logprobs": [desk.slice()]},
+        keys=[(1, 0)],
+        weights=m.ModelVersion("policy", 0, 0),
+        **worker.fields,
+    )
     for weights in (None, old.weights):
         assert "at least version 1" in desk.refuse(worker.connection, msgspec.structs.replace(old, weights=weights))
     assert desk.write(worker, reply, "forward", "old_logprobs", weights=1) == []
@@ -142,7 +149,9 @@ def test_a_partial_write_back_gives_the_rest_back() -> None:
 def test_a_write_back_that_breaks_a_rule_changes_nothing_and_its_slices_are_freed(change: dict[str, object], part: str) -> None:
     desk, _, worker = stages()
     taken = desk.take(worker, "reward", limit=1)
-    good = m.WriteBack(topic="policy", consumer="reward", lease=taken.lease, columns={"reward": [m.Slice(0, 900, 0, 1)]}, keys=[(0, 0)], **worker.fields)
+    good = m.WriteBack(
+        topic="policy", consumer="reward", lease=taken.lease, columns={"reward": [m.Slice(0, 900, 0, 1)]}, keys=[(0, 0)], **worker.fields
+    )
     broken = msgspec.structs.replace(good, **change)
     assert part in desk.refuse(worker.connection, broken)
     assert sorted(desk.freed()) == sorted({piece.block for slices in broken.columns.values() for piece in slices})

@@ -113,7 +113,11 @@ def test_a_run_without_progress_is_stopped_and_says_what_waits_for_what() -> Non
     report = desk.core.status().reason
     assert desk.core.stopped
     assert desk.log.of("stall")[0].reason == report
-    for part in ("group 0 (version 0) is generating since 60.0 s", "rows [0] from rollout-0#0", "trainer: 0 rows ready, 0 leased, waiting: ['trainer#0']"):
+    for part in (
+        "group 0 (version 0) is generating since 60.0 s",
+        "rows [0] from rollout-0#0",
+        "trainer: 0 rows ready, 0 leased, waiting: ['trainer#0']",
+    ):
         assert part in report
     assert desk.replies[parked] == m.OkTaken(id=parked, done=True)
 
@@ -131,7 +135,7 @@ def test_a_stall_report_names_missing_columns_and_missing_weights() -> None:
     train_step(desk, rollout, trainer, 0)
     desk.send(rollout.connection, m.Pull(topic="t", loaded=0, limit=1, wait_s=600.0, **rollout.fields))
     desk.wait(60.0)
-    assert "admission waits for weights of version 1, the newest loaded ones are 0" in desk.core.status().reason
+    assert "admission waits for weights of version 1, the newest that a waiting producer has loaded are 0" in desk.core.status().reason
     assert "rollout-0#0 waits to pull" in desk.core.status().reason
 
 

@@ -36,7 +36,9 @@ def test_a_silent_member_is_dead_after_the_heartbeat_and_any_message_keeps_it_al
     desk.progress(rollout, lease, 1, 0)
     desk.wait(2.0)
     assert list(desk.core.status().members) == ["rollout-0#0"]
-    assert [event.data["cause"] for event in desk.log.of("member") if event.reason == "died" and event.member == "rollout-1#0"] == ["no message for 10 s"]
+    assert [event.data["cause"] for event in desk.log.of("member") if event.reason == "died" and event.member == "rollout-1#0"] == [
+        "no message for 10 s"
+    ]
     assert desk.pull(rollout)[0].gid == lease.gid
     desk.refuse(quiet.connection, m.Watch(**quiet.fields), "stale_incarnation")
 
@@ -119,7 +121,12 @@ def test_the_loss_of_a_shard_stops_the_run_and_its_roster_is_told_to_who_joins()
 def test_registration_refuses_what_could_not_take_part() -> None:
     desk = Desk(plain())
     good = m.Register(name="shard-0", role="shard", pid=1, host="h", endpoints={"shard": "tcp://127.0.0.1:1"})
-    for change, part in (({"protocol": 99}, "protocol=99"), ({"name": "a#1"}, "a#1"), ({"name": "shard"}, "trailing number"), ({"endpoints": {}}, "shard")):
+    for change, part in (
+        ({"protocol": 99}, "protocol=99"),
+        ({"name": "a#1"}, "a#1"),
+        ({"name": "shard"}, "trailing number"),
+        ({"endpoints": {}}, "shard"),
+    ):
         assert part in desk.refuse(b"x", msgspec.structs.replace(good, **change))
     assert not desk.core.members
 
