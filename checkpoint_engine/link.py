@@ -20,8 +20,7 @@ class Link:
     """Used by one thread. `cut()` True ends every wait."""
 
     def __init__(self, endpoint: str, secure: Secure | None, cut: Callable[[], bool]) -> None:
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self.socket = connect_dealer(self._context, endpoint, secure)
+        self.socket = connect_dealer(endpoint, secure)
         self._cut = cut
         self._seq = 0
         self._later: deque[m.AnyFromPublisher] = deque()  # announcements that came while an answer was awaited
@@ -81,7 +80,6 @@ class Link:
 
     def close(self) -> None:
         self.socket.close(linger=200)  # a Leave may still go out
-        self._context.term()
 
     def _fetch(self) -> bool:
         received = self._receive()

@@ -65,8 +65,7 @@ class Publisher:
         settings = FanoutSettings(check_bucket(bucket_bytes), check_timeout(group_timeout_s), host_of(bind), backend)
         self._collective = transport == "collective"
         self._on_published = on_published
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._router, self.endpoint = bind_router(self._context, bind, secure)
+        self._router, self.endpoint = bind_router(bind, secure)
         self._wakeup = Wakeup()
         self._cache = HostCache(spare)
         self._intake = Intake(model, epoch, self._cache, self._send, self._filled, copy_timeout_s)
@@ -220,6 +219,5 @@ class Publisher:
         self._fanout.close()
         self._hashing.shutdown(wait=True)
         self._router.close()
-        self._context.term()
         self._wakeup.close()
         self._cache.close()

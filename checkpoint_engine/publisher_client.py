@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-import zmq
 
 from checkpoint_engine import messages as m
 from checkpoint_engine.arena import Arena, ArenaUnreachable, Mappings
@@ -34,8 +33,7 @@ class PublisherClient:
     """Not thread-safe. `member`: the trainer's name, the one a death notice would carry. `reply_s`: how long an answer may take."""
 
     def __init__(self, endpoint: str, secure: Secure | None = None, member: str = "trainer", reply_s: float = 30.0) -> None:
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._socket = connect_dealer(self._context, endpoint, secure)
+        self._socket = connect_dealer(endpoint, secure)
         self._member, self._reply_s = member, reply_s
         self._seq = 0
         self._nbytes = 0  # of the last version: what the next slot is asked to hold
@@ -94,7 +92,6 @@ class PublisherClient:
 
     def close(self) -> None:
         self._socket.close()
-        self._context.term()
         self._spare.close()
         self._mappings.close()
 

@@ -53,8 +53,8 @@ class Counters:
 class Receiver:
     """Starts receiving at once. `member`: this process's name, unique per incarnation (death notices carry it).
 
-    `on_ready(weights)` after a version became loadable, `on_error(error)` for every failed transfer and for what ends the thread, `on_transfer` when
-    a transfer begins (True) and when it is over (False): all run on the receiver's thread. `collective` False: pull only. Any thread may call the methods.
+    `on_ready(weights)` after a version became loadable, `on_error(error)` for every failed transfer and for what ends the thread, `on_transfer`
+    when one begins (True) and is over (False): all run on the receiver's thread. `collective` False: pull only. Any thread may call the methods.
     """
 
     def __init__(
@@ -77,6 +77,7 @@ class Receiver:
         self._wakeup = Wakeup()
         self._link = Link(endpoint, secure, self._closing.is_set)
         self._seat = Seat(self._link, member, self._cache)
+        self._lock = threading.Lock()  # of the next three: `want` comes from any thread
         self._wanted: WeightsId | None = None  # the newest version anybody said there is
         self._pull_at = 0.0  # monotonic; not before
         self._failures = 0
@@ -109,7 +110,7 @@ class Receiver:
             yield lease.tensors()
         finally:
             self._cache.release(lease)
-            self._wakeup.set()
+            self._pull_soon()  # a version may have waited for this slot
 
     def close(self) -> None:
         """Leave and stop. Idempotent."""
@@ -178,7 +179,8 @@ class Receiver:
         began = time.monotonic()
         got = pull_newest(self._link, self.member, self._cache, self.latest())
         if isinstance(got, str):  # not there yet, or no slot: a lease that ends wakes this thread
-            self._pull_at = time.monotonic() + _PAUSES_S[3]
+            with self._lock:
+                self._pull_at = time.monotonic() + _PAUSES_S[3]
             return
         weights, path = got
         self.counters.by_pull_shared += path == "shared"
@@ -186,7 +188,8 @@ class Receiver:
         self._arrived(weights, began)
 
     def _arrived(self, weights: WeightsId, began: float) -> None:
-        self._failures = 0
+        with self._lock:
+            self._failures = 0
         self.counters.receive_s = time.monotonic() - began
         self._on_ready(weights)
 
@@ -202,18 +205,26 @@ class Receiver:
         except (PullFailed, SeatLost, ManifestError, DigestMismatch) as error:
             self.counters.corrupt += isinstance(error, DigestMismatch)
             self.counters.failed += not isinstance(error, DigestMismatch)
-            self._pull_at = time.monotonic() + _PAUSES_S[min(self._failures, len(_PAUSES_S) - 1)]
-            self._failures += 1
+            with self._lock:
+                self._pull_at = time.monotonic() + _PAUSES_S[min(self._failures, len(_PAUSES_S) - 1)]
+                self._failures += 1
             if not self._closing.is_set():
                 self._on_error(error)
 
     def _note(self, weights: WeightsId, grace_s: float) -> None:
         """There is such a version. The first word of it decides how long a broadcast may take to bring it."""
-        if self._wanted is None or self._wanted < weights:
-            self._wanted = weights
-            self._pull_at = time.monotonic() + grace_s
-        elif grace_s == 0.0 and self._failures == 0:
-            self._pull_at = 0.0
+        with self._lock:
+            if self._wanted is None or self._wanted < weights:
+                self._wanted = weights
+                self._pull_at = time.monotonic() + grace_s
+            elif grace_s == 0.0 and self._failures == 0:
+                self._pull_at = 0.0
+
+    def _pull_soon(self) -> None:
+        with self._lock:
+            if self._failures == 0 and self._pull_at > 0.0:
+                self._pull_at = min(self._pull_at, time.monotonic())
+        self._wakeup.set()
 
     def _missing(self) -> bool:
         have = self._cache.latest()

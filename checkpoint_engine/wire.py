@@ -38,14 +38,14 @@ def host_of(endpoint: str) -> str:
     return address[6:].rpartition(":")[0].strip("[]")
 
 
-def bind_router(context: zmq.Context[zmq.Socket[bytes]], bind: str, secure: Secure | None) -> tuple[zmq.Socket[bytes], str]:
+def bind_router(bind: str, secure: Secure | None) -> tuple[zmq.Socket[bytes], str]:
     """A bound ROUTER and its endpoint, "tcp://host:port" or "tcp://host:port KEY". Loopback only, unless there are keys."""
     host = host_of(bind)
     if secure is None and not _is_loopback(host):
         raise ValueError(f"bind = {bind!r} leaves this machine and `secure` is None: refused, anyone could replace weights; give keys or 127.0.0.1")
     if host in ("*", "0.0.0.0", "::"):
         raise ValueError(f"bind = {bind!r} names no address that others could connect to: refused; bind one address of this host")
-    socket = _socket(context, zmq.ROUTER)
+    socket = _socket(zmq.ROUTER)
     socket.ipv6 = ":" in host
     key = secure.server(socket) if secure else ""
     socket.bind(bind)
@@ -53,11 +53,11 @@ def bind_router(context: zmq.Context[zmq.Socket[bytes]], bind: str, secure: Secu
     return socket, f"{endpoint} {key}" if key else endpoint
 
 
-def connect_dealer(context: zmq.Context[zmq.Socket[bytes]], endpoint: str, secure: Secure | None) -> zmq.Socket[bytes]:
+def connect_dealer(endpoint: str, secure: Secure | None) -> zmq.Socket[bytes]:
     address, _, key = endpoint.partition(" ")
     if key and secure is None:
         raise ValueError(f"endpoint {address} wants keys and `secure` is None: not connected; pass the run's keys")
-    socket = _socket(context, zmq.DEALER)
+    socket = _socket(zmq.DEALER)
     socket.ipv6 = ":" in host_of(endpoint)
     if secure and key:
         secure.client(socket, key)
@@ -65,8 +65,9 @@ def connect_dealer(context: zmq.Context[zmq.Socket[bytes]], endpoint: str, secur
     return socket
 
 
-def _socket(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socket[bytes]:
-    socket = context.socket(kind)
+def _socket(kind: int) -> zmq.Socket[bytes]:
+    # The process's one context, which is never terminated: a context of one's own blocks for ever when it is collected before its sockets.
+    socket: zmq.Socket[bytes] = zmq.Context.instance().socket(kind)
     socket.linger = 0
     socket.sndhwm = socket.rcvhwm = _HIGH_WATER
     return socket

@@ -38,7 +38,7 @@ def qwen2_config(shape: ModelShape) -> Qwen2Config:
     kv_heads = shape.heads if shape.kv_heads is None else shape.kv_heads
     if kv_heads < 1 or shape.heads % kv_heads:
         raise ValueError(f"model.kv_heads = {kv_heads} must divide model.heads = {shape.heads}; no model is built; choose a divisor")
-    return Qwen2Config(  # type: ignore[call-arg]  # its fields are those of the checkpoint format, which its stub does not list in full
+    return Qwen2Config(
         vocab_size=shape.vocab_size,
         hidden_size=shape.hidden_size,
         intermediate_size=shape.intermediate_size,

@@ -104,3 +104,18 @@ def open_files() -> int:
 
 def threads() -> int:
     return len(os.listdir("/proc/self/task"))
+
+
+def settled() -> tuple[int, int]:
+    """(open files, threads) once they have not changed for 0.3 s: what closed groups leave goes within their timeout."""
+    counts, since = (open_files(), threads()), time.monotonic()
+
+    def still() -> bool:
+        nonlocal counts, since
+        now = open_files(), threads()
+        if now != counts:
+            counts, since = now, time.monotonic()
+        return time.monotonic() - since > 0.3
+
+    eventually(still, what="descriptors and threads settle")
+    return counts

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from ce_helpers import eventually, open_files, threads
+from ce_helpers import eventually, open_files, settled, threads
 from torch.distributed import FileStore
 
 from checkpoint_engine.broadcast import broadcast_buffer, check_bucket
@@ -76,7 +76,7 @@ def test_fifty_rebuilds_leave_no_descriptor_thread_or_socket() -> None:
 
     for _ in range(3):
         rebuild()
-    before = eventually(lambda: (open_files(), threads()) if threads() <= 4 else None, what="threads of closed groups end")
+    before = settled()
     for _ in range(50):
         rebuild()
     gc.collect()

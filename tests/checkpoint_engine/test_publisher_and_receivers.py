@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 import zmq
-from ce_helpers import bits, eventually, odd_weights, open_files, plain_weights, policy, running_publisher, threads
+from ce_helpers import bits, eventually, odd_weights, open_files, plain_weights, policy, running_publisher, settled, threads
 
 from checkpoint_engine import messages as m
 from checkpoint_engine.digest import weights_digest
@@ -53,6 +53,7 @@ def test_every_kind_of_tensor_arrives_bit_for_bit_at_two_receivers(transport: st
             eventually(lambda receiver=receiver: has(receiver, weights))
             assert receiver.latest() == weights
             assert content(receiver) == [(name, bits(tensor)) for name, tensor in odd_weights(5)]
+            eventually(lambda receiver=receiver: receiver.counters.receive_s > 0)
             assert receiver.counters.by_broadcast == (transport == "collective")
             receiver.close()
         client.close()
@@ -91,7 +92,8 @@ def test_who_joins_late_gets_the_current_weights_at_once_by_pull(path: str, monk
         weights = publish(client, 0, tensors=3, numel=1_500_000)
         assert client.path == path
         receiver = Receiver("late", publisher.endpoint)
-        eventually(lambda: has(receiver, weights))
+        eventually(lambda: receiver.counters.receive_s > 0)
+        assert receiver.latest() == weights
         assert (receiver.counters.by_pull_shared, receiver.counters.by_pull_bytes) == ((1, 0) if path == "shared" else (0, 1))
         assert content(receiver) == expected(0, 3, 1_500_000)
         receiver.close()
@@ -275,7 +277,8 @@ def test_only_loopback_is_bound_without_keys(bind: str) -> None:
 
 
 def test_two_publishers_on_one_host_never_collide_and_nothing_is_left_after_them() -> None:
-    before = open_files(), threads()
+    zmq.Context.instance().socket(zmq.DEALER).close()  # the process's context and its threads stay
+    before = settled()
     with running_publisher() as one, running_publisher() as two:
         for number, publisher in enumerate((one, two)):
             client, receiver = PublisherClient(publisher.endpoint), Receiver("r", publisher.endpoint)

@@ -7,7 +7,7 @@ import pytest
 import torch
 import xxhash
 from ce_helpers import bits, odd_weights, policy
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from checkpoint_engine.arena import Arena
@@ -41,6 +41,7 @@ def test_published_weights_have_the_digest_anyone_can_compute() -> None:
     assert manifest.weights.digest == weights_digest(odd_weights(2))
 
 
+@settings(deadline=None)
 @given(st.integers(0, 10**6), st.integers(0, 7))
 def test_one_flipped_bit_anywhere_in_a_tensor_is_noticed(position: int, bit: int) -> None:
     arena = Arena()

@@ -124,22 +124,23 @@ def test_two_producers_and_two_consumers_train_every_group_once_and_leave_the_sh
         assert ledger["trained"] == 22
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_a_pull_that_is_cancelled_in_a_race_with_its_grant_loses_nothing_and_is_answered_once(seed):
+def test_a_pull_that_is_cancelled_in_a_race_with_its_grant_loses_nothing_and_is_answered_once():
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
     rng = random.Random(seed)
     with LocalQueue([run.spec(staleness=None)]) as queue, queue.client("source-0") as source, queue.client("rollout-0") as rollout:
         granted: list[int] = []
         put = 0
-        while len(granted) < 40:
+        while len(granted) < 100:
             pending = rollout.pull(run.TOPIC, loaded=0, limit=rng.randint(1, 3), wait_s=5.0)
-            if put < 40 and rng.random() < 0.7:
+            if put < 100 and rng.random() < 0.7:
                 run.put_prompts(source, range(put, put + 1))
                 put += 1
             if rng.random() < 0.5:
                 rollout.poll(rng.random() * 0.002)
             pending.cancel()
             granted += [lease.gid for lease in pending.result(5.0).groups]
-        assert sorted(granted) == list(range(40))
+        assert sorted(granted) == list(range(100))
         assert rollout.poll(0.0) == set()  # no second reply came for any of them
 
 

@@ -101,7 +101,7 @@ def write_back(topic: TopicState, request: WriteBack, owner: str) -> OkWritten:
         return OkWritten(closed=_refuse(topic, request, list(dict.fromkeys(gid for gid, _ in request.keys)), owner))
     rows = _leased_rows(lease)
     _check_keys(topic, request, rows)
-    closed = _apply(topic, request, rows)
+    closed = _apply(topic, request, rows, owner)
     topic.done_rows[number] += sum(gid not in closed for gid, _ in request.keys)
     _acknowledge(topic, lease, set(request.keys))
     return OkWritten(closed=_refuse(topic, request, closed, owner))
@@ -135,7 +135,7 @@ def _check_keys(topic: TopicState, request: WriteBack, rows: dict[tuple[int, int
         )
 
 
-def _apply(topic: TopicState, request: WriteBack, rows: dict[tuple[int, int], tuple[Group, Row]]) -> list[int]:
+def _apply(topic: TopicState, request: WriteBack, rows: dict[tuple[int, int], tuple[Group, Row]], owner: str) -> list[int]:
     """Write group by group; returns the gids refused."""
     places: dict[int, list[int]] = defaultdict(list)
     for place, (gid, _) in enumerate(request.keys):
@@ -155,7 +155,7 @@ def _apply(topic: TopicState, request: WriteBack, rows: dict[tuple[int, int], tu
             topic=topic.name,
             reason="written",
             version=request.weights.version,
-            member=request.member,
+            member=owner,
             data={"consumer": request.consumer, "rows": len(request.keys), "epoch": request.weights.epoch},
         )
     return closed

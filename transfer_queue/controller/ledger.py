@@ -6,7 +6,7 @@ from transfer_queue.controller.group import OPEN, Group
 from transfer_queue.controller.runtime import Runtime
 from transfer_queue.messages import State
 
-RUN_END = "run_end"
+RUN_END = "run_end"  # the one drop that nothing replaces
 
 
 class Ledger:
@@ -28,11 +28,6 @@ class Ledger:
     def lives(self) -> int:
         """Groups ever admitted; a requeued prompt counts once a life."""
         return sum(self.counts.values())
-
-    @property
-    def replacements(self) -> int:
-        """Groups dropped on the way, each of which is replaced."""
-        return sum(count for state, count in self.counts.items() if state.startswith("dropped:") and state != f"dropped:{RUN_END}")
 
     def admit(self, group: Group, member: str) -> None:
         self.counts["admitted"] += 1

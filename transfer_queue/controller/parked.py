@@ -44,7 +44,9 @@ class Parked:
     def add(self, address: Address, request: Any, owner: str, key: Key, when: float, expired: Callable[[Waiter], None]) -> None:
         """`expired` is called at `when` unless the waiter was removed before. Raises RequestError for one too many."""
         if len(self._by_owner.get(owner, ())) >= MAX_PARKED:
-            raise bad(f"{owner} has {MAX_PARKED} parked requests, the most a member may have: this one was not parked; wait for replies before asking more")
+            raise bad(
+                f"{owner} has {MAX_PARKED} parked requests, the most a member may have: this one was not parked; wait for replies before asking more"
+            )
 
         def check() -> None:
             expired(waiter)

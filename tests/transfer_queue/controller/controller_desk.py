@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
-from controller_world import Clock, Log
+from controller_bench import Clock, Log
 
 from transfer_queue import messages as m
 from transfer_queue.controller.core import Core, CoreConfig

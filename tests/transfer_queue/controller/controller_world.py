@@ -1,83 +1,23 @@
-"""A whole run around the real state machine, with actors that lag, hang, die and come back at random: what the simulation tests drive.
+"""A whole run around the real state machine, driven step by step: what the simulation tests run.
 
-Only the clock is fake. Actors behave as workers do: they park, are woken, learn by directives. A missed wake-up therefore shows as a stall.
+Only the clock is fake. A missed wake-up shows as a stall, for nobody asks twice.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+
+import msgspec
+from controller_actors import ROWS, Actor, Publisher, Rollout, Source, Stage, Trainer
+from controller_bench import Clock, Log, spec
 
 from transfer_queue import messages as m
 from transfer_queue.controller.core import Core, CoreConfig
 from transfer_queue.controller.duties import Duty
 
 OPEN = ("admitted", "generating", "complete", "leased")
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-class Log:
-    """An observer that keeps everything, and replays group events into a second ledger."""
-
-    def __init__(self) -> None:
-        self.events: list[m.Event] = []
-        self.states: dict[tuple[str, int], str] = {}  # (topic, gid) -> state of its present life
-        self.counts: dict[str, int] = {}
-
-    def on_event(self, event: m.Event) -> None:
-        self.events.append(event)
-        if event.kind != "group":
-            return
-        key = (event.topic, event.gid)
-        before = self.states.get(key, "")
-        if event.src:
-            assert before == event.src, f"group {event.gid} left {event.src!r} but was {before!r}"
-            self.counts[before] -= 1
-        else:
-            assert before in ("", "dropped"), f"group {event.gid} was admitted while {before!r}"
-        self.states[key] = event.dst
-        counted = f"dropped:{event.reason}" if event.dst == "dropped" else event.dst
-        self.counts[counted] = self.counts.get(counted, 0) + 1
-
-    def of(self, kind: str) -> list[m.Event]:
-        return [event for event in self.events if event.kind == kind]
-
-
-def spec(batch: int = 4, staleness: int | None = 2, policy: m.Policy = "wait", rows: int = 2, **window: Any) -> m.TopicSpec:
-    """prompt → tokens, reward, old_logprobs → advantage → trainer."""
-    per_token: dict[str, Any] = {"dtype": "int64", "kind": "per_token"}
-    scalar: dict[str, Any] = {"dtype": "float32", "kind": "scalar"}
-    columns = (
-        m.Column(name="prompt", producer="source", shared=True, **per_token),
-        m.Column(name="tokens", producer="rollout", **per_token),
-        m.Column(name="reward", producer="reward", **scalar),
-        m.Column(name="old_logprobs", producer="forward", **per_token),
-        m.Column(name="advantage", producer="advantage", **scalar),
-    )
-    consumers = (
-        m.Consumer(name="reward", inputs=("prompt", "tokens"), outputs=("reward",), sampler="in_order"),
-        m.Consumer(name="forward", inputs=("prompt", "tokens"), outputs=("old_logprobs",), needs_weights=True),
-        m.Consumer(name="advantage", inputs=("reward",), outputs=("advantage",), unit="group"),
-        m.Consumer(name="trainer", inputs=("prompt", "tokens", "old_logprobs", "advantage"), unit="group", terminal=True, sampler="in_order"),
-    )
-    return m.TopicSpec(
-        name="policy",
-        model="policy",
-        columns=columns,
-        consumers=consumers,
-        prompts_bound=window.pop("prompts_bound", 8),
-        rows_per_group=rows,
-        window=m.Window(batch=batch, staleness=staleness, policy=policy, **window),
-    )
 
 
 @dataclass
@@ -98,314 +38,9 @@ class Settings:
     drops: float = 0.0  # chance that the advantage stage gives its groups up
 
 
-class Actor:
-    """One worker process: its incarnation, its parked request, its view of the directive."""
-
-    role = "stage"
-
-    def __init__(self, world: World, name: str) -> None:
-        self.world = world
-        self.name = name
-        self.begin()
-
-    def begin(self) -> None:
-        self.alive = True
-        self.connection = f"{self.name}@{self.world.serial()}".encode()
-        self.waiting: int | None = None  # id of the parked request
-        self.directive: m.Directive | None = None
-        self.loaded = -1
-        reply = self.ask(m.Register(name=self.name, role=self.role, pid=1, host="h"))
-        assert isinstance(reply, m.OkRegistered)
-        self.incarnation = reply.incarnation
-
-    @property
-    def who(self) -> dict[str, Any]:
-        return {"member": self.name, "incarnation": self.incarnation}
-
-    def ask(self, request: m.Request) -> m.Reply | None:
-        return self.world.call(self, request)
-
-    def park(self, request: m.Request) -> None:
-        """Ask for something that may park; `answered` gets the reply, now or later."""
-        self.waiting = self.world.serial()
-        self.world.call(self, request, self.waiting)
-
-    def watch(self, **extra: Any) -> None:
-        seen = -1 if self.directive is None else self.directive.revision
-        loaded = {"policy": self.loaded} if self.loaded >= 0 else {}
-        reply = self.ask(m.Watch(seen=seen, loaded=loaded, wait_s=0.0, **self.who, **extra))
-        if isinstance(reply, m.ErrorReply):
-            self.die()
-            return
-        assert isinstance(reply, m.OkDirective)
-        self.directive = reply.directive
-
-    def load(self, chance: float) -> None:
-        weights = self.directive.weights.get("policy") if self.directive else None
-        if weights is not None and weights.version > self.loaded and self.world.rng.random() < chance:
-            self.loaded = weights.version
-
-    def die(self) -> None:
-        self.alive = False
-
-    def act(self) -> None:
-        rng = self.world.rng
-        if not self.alive:
-            if rng.random() < 0.3:
-                self.begin()
-            return
-        if rng.random() < self.world.settings.deaths:
-            self.world.deaths += 1
-            self.die()
-            if rng.random() < 0.7:  # else nobody tells, and the heartbeat or the next incarnation does
-                self.world.call(None, m.MemberDead(member=self.name, incarnation=-1, cause="killed"))
-            return
-        self.watch()
-        if self.alive and self.directive is not None and self.directive.state != "stop":
-            self.work()
-
-    def work(self) -> None: ...
-
-    def answered(self, reply: m.Reply) -> None: ...
-
-
-class Source(Actor):
-    role = "source"
-
-    def work(self) -> None:
-        late = self.world.settings.total > 20  # a short run could be over before a late close
-        if not self.world.closed and (not late or self.world.rng.random() < 0.2):
-            self.world.closed = True
-            self.ask(m.ClosePrompts(topic="policy", count=self.world.settings.total))
-        if self.waiting is None:
-            self.park(m.Demand(topic="policy", wait_s=500.0, **self.who))
-
-    def answered(self, reply: m.Reply) -> None:
-        if isinstance(reply, m.OkDemand) and reply.wanted:
-            gids = range(reply.cursor, reply.cursor + self.world.rng.randint(1, reply.wanted))
-            prompts = [m.PromptPut(gid=gid, columns={"prompt": self.world.slice()}) for gid in gids]
-            if gids and self.world.rng.random() < 0.2:
-                prompts.append(m.PromptPut(gid=gids[0], columns={"prompt": self.world.slice()}))  # a repeat, which is ignored
-            self.park(m.PutPrompts(topic="policy", prompts=prompts, cursor=gids[-1] + 1, wait_s=500.0, **self.who))
-
-
-@dataclass
-class Attempt:
-    lease: m.GroupLease
-    left: dict[int, int]  # row -> tokens to go
-    tokens: dict[int, list[int]] = field(default_factory=dict)  # row -> versions of its tokens
-
-    def count(self) -> int:
-        return sum(map(len, self.tokens.values()))
-
-    def oldest(self) -> int | None:
-        return min((version for versions in self.tokens.values() for version in versions), default=None)
-
-
-class Rollout(Actor):
-    role = "rollout"
-
-    def begin(self) -> None:
-        self.attempts: dict[int, Attempt] = {}
-        self.hung_until = 0.0
-        super().begin()
-
-    def act(self) -> None:
-        if not self.alive or self.world.clock.now >= self.hung_until:
-            super().act()
-        else:
-            self.watch()  # heartbeats go on while the engine hangs
-
-    def work(self) -> None:
-        world = self.world
-        assert self.directive is not None
-        if world.rng.random() < world.settings.hang:
-            self.hung_until = world.clock.now + 8.0
-        for gid, fence in self.directive.cancelled:
-            if gid in self.attempts and self.attempts[gid].lease.fence == fence:
-                del self.attempts[gid]
-        if self.directive.duty is not None:
-            self._evaluate()
-        else:
-            self.load(world.settings.load_chance)
-        if self.waiting is None and len(self.attempts) < 3:
-            self.park(m.Pull(topic="policy", loaded=self.loaded, limit=world.rng.randint(1, 3 - len(self.attempts)), wait_s=500.0, **self.who))
-        for gid in list(self.attempts):
-            if gid in self.attempts and world.rng.random() < 0.8:
-                self._generate(self.attempts[gid])
-
-    def _evaluate(self) -> None:
-        if not self.attempts and self.world.rng.random() < 0.3:
-            self.world.evaluated.append(self.loaded)
-            self.watch(duty_done="evaluate")
-
-    def answered(self, reply: m.Reply) -> None:
-        assert isinstance(reply, m.OkPulled | m.ErrorReply), reply
-        for lease in reply.groups if isinstance(reply, m.OkPulled) else ():
-            assert self.loaded >= lease.min_version, "handed out to weights that are too old"
-            long = self.world.rng.random() < self.world.settings.slow
-            self.attempts[lease.gid] = Attempt(
-                lease, {row: self.world.rng.randint(20, 40) if long else self.world.rng.randint(1, 4) for row in lease.rows}
-            )
-
-    def _generate(self, attempt: Attempt) -> None:
-        row = self.world.rng.choice(sorted(attempt.left))
-        tokens = min(attempt.left[row], self.world.rng.randint(1, 3))
-        attempt.tokens.setdefault(row, []).extend([self.loaded] * tokens)
-        attempt.left[row] -= tokens
-        if attempt.left[row]:
-            if self.world.rng.random() < 0.5:
-                item = m.ProgressItem(attempt.lease.gid, attempt.lease.fence, attempt.count(), attempt.oldest())
-                self._closed(self.ask(m.Progress(topic="policy", items=[item], **self.who)))
-            return
-        del attempt.left[row]
-        self._put(attempt, row)
-
-    def _put(self, attempt: Attempt, row: int) -> None:
-        gid, versions = attempt.lease.gid, attempt.tokens[row]
-        piece = self.world.slice()
-        put = m.RowPut(
-            gid=gid,
-            fence=attempt.lease.fence,
-            row=row,
-            columns={"tokens": piece},
-            tokens=len(versions),
-            oldest_version=min(versions),
-            newest_version=max(versions),
-        )
-        close = {} if attempt.left else {gid: self.world.settings_rows}
-        reply = self.ask(m.PutRows(topic="policy", rows=[put], close=close, **self.who))
-        if isinstance(reply, m.OkPut) and not reply.closed:
-            self.world.tokens[piece.block] = versions
-        self._closed(reply)
-        if close:
-            self.attempts.pop(gid, None)
-
-    def _closed(self, reply: m.Reply | None) -> None:
-        if isinstance(reply, m.ErrorReply):
-            assert reply.code == "stale_incarnation", reply
-            self.die()
-            return
-        assert isinstance(reply, m.OkProgress | m.OkPut), reply
-        for gid in reply.closed:
-            self.attempts.pop(gid, None)
-
-
-class Stage(Actor):
-    """reward, forward or advantage: take, then write back some time later."""
-
-    def begin(self) -> None:
-        self.lease: m.OkTaken | None = None
-        super().begin()
-
-    @property
-    def role(self) -> str:  # type: ignore[override]
-        return self.name.partition("-")[0]
-
-    def work(self) -> None:
-        self.load(0.5)
-        if self.lease is not None:
-            self._write(self.lease)
-        elif self.waiting is None:
-            loaded = self.loaded if self.role == "forward" else None
-            self.park(m.Take(topic="policy", consumer=self.role, limit=self.world.rng.randint(1, 5), loaded=loaded, wait_s=500.0, **self.who))
-
-    def answered(self, reply: m.Reply) -> None:
-        if isinstance(reply, m.OkTaken) and reply.lease != -1:
-            self.lease = reply
-
-    def _write(self, lease: m.OkTaken) -> None:
-        output = {"reward": "reward", "forward": "old_logprobs", "advantage": "advantage"}[self.role]
-        self.lease = None
-        if self.world.rng.random() < 0.05:
-            self.ask(m.Release(topic="policy", consumer=self.role, lease=lease.lease, **self.who))
-            return
-        if self.role == "advantage" and self.world.rng.random() < self.world.settings.drops:
-            self.ask(m.DropGroups(topic="policy", gids=[lease.rows[0].gid], reason="tired", **self.who))
-        keys = [(row.gid, row.row) for row in lease.rows]
-        weights = m.ModelVersion("policy", 0, self.loaded) if self.role == "forward" else None
-        reply = self.ask(
-            m.WriteBack(
-                topic="policy",
-                consumer=self.role,
-                lease=lease.lease,
-                keys=keys,
-                weights=weights,
-                columns={output: [self.world.slice() for _ in keys]},
-                **self.who,
-            )
-        )
-        assert isinstance(reply, m.OkWritten), reply
-
-
-class Trainer(Actor):
-    role = "trainer"
-
-    def begin(self) -> None:
-        self.clock = self.world.published_step
-        self.leases: list[m.OkTaken] = []
-        super().begin()
-
-    def work(self) -> None:
-        world = self.world
-        if world.settings_publish_pending():
-            return
-        groups = {row.gid for lease in self.leases for row in lease.rows}
-        if self.leases and len(groups) == self.leases[-1].batch:
-            self._commit()
-        elif self.waiting is None:
-            limit = world.rng.randint(1, world.settings.batch)
-            self.park(
-                m.Take(
-                    topic="policy", consumer="trainer", limit=limit, at_least=world.rng.randint(1, limit), step=self.clock, wait_s=500.0, **self.who
-                )
-            )
-
-    def answered(self, reply: m.Reply) -> None:
-        if isinstance(reply, m.OkTaken):
-            if reply.lease != -1:
-                self.leases.append(reply)
-            elif reply.version > self.clock:
-                self.clock, self.leases = reply.version, []
-
-    def _commit(self) -> None:
-        commit = m.Commit(
-            topic="policy", consumer="trainer", model="policy", epoch=0, step=self.clock, leases=[lease.lease for lease in self.leases], **self.who
-        )
-        reply = self.ask(commit)
-        if isinstance(reply, m.ErrorReply):
-            assert reply.code == "stale_incarnation", reply
-            self.die()
-            return
-        assert isinstance(reply, m.OkCommitted)
-        assert reply.version == self.clock + 1
-        self.world.trained(self.clock, self.leases)
-        again = self.ask(commit)
-        assert isinstance(again, m.OkCommitted)
-        assert again.version == reply.version
-        self.clock, self.leases = reply.version, []
-
-
-class Publisher(Actor):
-    role = "publisher"
-
-    def begin(self) -> None:
-        super().begin()
-        self.publish()
-
-    def work(self) -> None:
-        self.publish()
-
-    def publish(self) -> None:
-        version = self.world.core.topics["policy"].version
-        self.ask(m.Published(weights=m.ModelVersion("policy", 0, version), **self.who))
-        self.world.published_step = version
-
-
 class World:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.settings_rows = 2
         self.rng = random.Random(settings.seed)
         self.clock = Clock()
         self.log = Log()
@@ -423,7 +58,7 @@ class World:
             settings.batch,
             settings.staleness,
             settings.policy,
-            self.settings_rows,
+            ROWS,
             requeue=settings.requeue,
             group_bytes=1,
             budget_bytes=settings.budget_groups,
@@ -445,7 +80,7 @@ class World:
         self.blocks += 1
         return m.Slice(0, self.blocks, 0, 1)
 
-    def settings_publish_pending(self) -> bool:
+    def publish_is_due(self) -> bool:
         """Order: commit, publish, then the next step."""
         return self.published_step < self.core.topics["policy"].version
 
@@ -454,7 +89,7 @@ class World:
         connection = b"launcher" if actor is None else actor.connection
         if parked is not None and actor is not None:
             self._callbacks[connection, number] = actor
-        self.core.handle(connection, type(request)(**{**{name: getattr(request, name) for name in request.__struct_fields__}, "id": number}))
+        self.core.handle(connection, msgspec.structs.replace(request, id=number))
         return self._drain((connection, number))
 
     def _drain(self, own: tuple[bytes, int] | None = None) -> m.Reply | None:
@@ -478,9 +113,7 @@ class World:
         for state in OPEN:
             assert topic.ledger.counts[state] == states.count(state) == self.log.counts.get(state, 0)
         assert {key: count for key, count in topic.ledger.counts.items() if count} == {key: count for key, count in self.log.counts.items() if count}
-        assert topic.ledger.lives == sum(event.kind == "group" and event.src == "" for event in self.log.events[-1:]) + topic.ledger.lives - (
-            self.log.events[-1].kind == "group" and self.log.events[-1].src == ""
-        )
+        assert topic.ledger.lives == self.log.admitted
         assert topic.stored_rows == sum(len(group.rows) for group in topic.groups.values())
         freed = [block for blocks in self.core.frees.values() for block in blocks]
         self.core.frees.clear()

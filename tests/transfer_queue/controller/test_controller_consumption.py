@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from controller_bench import spec
 from controller_desk import Desk, Who, gids, plain, train_step
-from controller_world import spec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -103,6 +103,15 @@ def test_an_expired_lease_is_handed_out_again_and_the_late_write_back_is_refused
     assert len(desk.freed()) == 4
     assert desk.write(worker, new, "reward", "reward") == []
     assert desk.write(worker, new, "reward", "reward") == [0, 1], "a lease is acknowledged once"
+
+
+def test_a_lease_is_good_in_the_hands_of_its_owner_only() -> None:
+    desk, _, worker = stages()
+    taken, thief = desk.take(worker, "reward"), desk.join("thief", "worker")
+    assert desk.write(thief, taken, "reward", "reward") == [0, 1]
+    desk.ask(thief.connection, m.Release(topic="policy", consumer="reward", lease=taken.lease, **thief.fields), m.OkEmpty)
+    assert desk.take(thief, "reward").lease == -1
+    assert desk.write(worker, taken, "reward", "reward") == []
 
 
 def test_a_release_and_a_death_make_leased_rows_ready_again() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
+from controller_bench import spec
 from controller_desk import Desk, Who
-from controller_world import spec
 
 from transfer_queue import messages as m
 

@@ -6,12 +6,12 @@ import math
 
 import msgspec
 import pytest
+from controller_bench import Log, spec
 from controller_desk import Desk, plain, train_step
-from controller_world import Log, spec
 
 from transfer_queue import messages as m
 from transfer_queue.controller.core import Core, CoreConfig
-from transfer_queue.controller.parked import clamp_wait
+from transfer_queue.controller.parked import MAX_PARKED, clamp_wait
 
 
 def test_unknown_topics_and_consumers_are_refused_and_nothing_else_happens() -> None:
@@ -76,6 +76,17 @@ def test_every_wait_has_a_deadline() -> None:
     parked = desk.send(who.connection, m.Pull(topic="t", loaded=0, limit=1, wait_s=math.inf, **who.fields))
     desk.wait(600.0)
     assert desk.replies[parked] == m.OkPulled(id=parked, groups=[])
+
+
+def test_a_member_can_park_only_so_many_requests() -> None:
+    desk = Desk(plain())
+    who = desk.join("rollout-0")
+    pull = m.Pull(topic="t", loaded=0, limit=1, **who.fields)
+    for _ in range(MAX_PARKED):
+        desk.send(who.connection, pull)
+    assert str(MAX_PARKED) in desk.refuse(who.connection, pull)
+    desk.join("rollout-0")
+    assert desk.core._parked.all() == []
 
 
 def test_what_nobody_received_is_handed_out_again() -> None:

@@ -50,6 +50,7 @@ def test_late_fenced_and_duplicate_rows_come_back_closed_are_counted_and_freed()
     row = desk.row(old, 0)
     assert desk.ask(rollout.connection, m.PutRows(topic="t", rows=[row], **rollout.fields), m.OkPut).closed == [0]
     assert desk.freed() == [row.columns["tokens"].block]
+    assert desk.progress(rollout, old, 5, 0) == [0], "the fence tells two attempts of one holder apart"
     first = m.PutRows(topic="t", rows=[desk.row(new, 0)], **rollout.fields)
     assert desk.ask(rollout.connection, first, m.OkPut).closed == []
     assert desk.ask(rollout.connection, first, m.OkPut).closed == [0], "a (row, column) is written once"

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 import zmq
+from controller_bench import Log
 from controller_desk import plain
-from controller_world import Log
 
 from transfer_queue import messages as m
 from transfer_queue.controller import server
