@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -49,6 +49,14 @@ class Lease:
     arena: Arena
     holder: str
     deadline: float
+
+    @property
+    def weights(self) -> WeightsId:
+        """What was leased: the label to load it under."""
+        return self.manifest.weights
+
+    def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
+        return iter(self.tensors())
 
     def tensors(self) -> Iterable[tuple[str, torch.Tensor]]:
         """(name, view into the cache) in published order. Read-only by contract; a view is valid until the lease is released."""

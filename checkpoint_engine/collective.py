@@ -103,8 +103,13 @@ class Group:
             return work.is_completed() or (self._pause.wait(5e-4) and False), ""
         try:
             return bool(work.wait(timedelta(seconds=SLICE_S))), ""
-        except RuntimeError as error:  # torch raises nothing finer: the slice is over, or the work ended badly
-            return False, _first_line(error) if work.is_completed() else ""
+        except RuntimeError:  # torch raises nothing finer: the slice is over, or the work ended badly
+            if not work.is_completed():
+                return False, ""
+        try:  # it may also have ended well just after the slice: only asking again tells
+            return bool(work.wait()), ""
+        except RuntimeError as error:
+            return False, _first_line(error)
 
     def close(self) -> None:
         """Give the group up at once; operations that still run are joined by a thread of their own, for at most the group's timeout."""

@@ -9,14 +9,13 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-import torch
 import zmq
 
 from checkpoint_engine import messages as m
-from checkpoint_engine.cache import HostCache
+from checkpoint_engine.cache import HostCache, Lease
 from checkpoint_engine.digest import DigestMismatch
 from checkpoint_engine.link import Link
 from checkpoint_engine.manifest import ManifestError
@@ -100,14 +99,15 @@ class Receiver:
         self._wakeup.set()
 
     @contextlib.contextmanager
-    def get_weights(self, weights: WeightsId | None = None, lease_s: float = LEASE_S) -> Iterator[Iterable[tuple[str, torch.Tensor]]]:
-        """Yields (name, view into the cache) of a version (None: the newest), whose memory is not reused meanwhile. Views are read-only by
-        contract and end with the context. Past `lease_s` seconds the slot gets other memory; what is read here stays intact. Raises NotInCache."""
+    def get_weights(self, weights: WeightsId | None = None, lease_s: float = LEASE_S) -> Iterator[Lease]:
+        """Hold a version (None: the newest, without a race against the next one) while it is loaded: an iterable of (name, view into the cache)
+        whose `weights` is the label. Views are read-only by contract and end with the context. Past `lease_s` seconds the slot gets other memory;
+        what is read here stays intact. Raises NotInCache."""
         lease = self._cache.lease(self.member, lease_s, weights)
         if lease is None:
             raise NotInCache(f"{weights or 'any version'} is not in the cache of {self.member} (newest: {self.latest()}); load latest()")
         try:
-            yield lease.tensors()
+            yield lease
         finally:
             self._cache.release(lease)
             self._pull_soon()  # a version may have waited for this slot

@@ -62,6 +62,8 @@ def show(summary: Summary, console: Console) -> None:
     }
     for name, value in rows.items():
         console.print(f"{name:<14} {value}", markup=False)
+    if summary.traceback is not None:
+        console.print(summary.traceback, markup=False)
 
 
 def _share(value: float | None) -> str:

@@ -73,7 +73,7 @@ class RolloutEngine(Protocol):
         """Reach a safe point. keep: running requests stay and go on after `resume`."""
 
     def load_weights(self, weights: WeightsId, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Copy in a complete set under Hugging Face names. Raises (and keeps the old weights serving) on a missing, unknown or wrongly shaped tensor."""
+        """Copy in a complete set under Hugging Face names. Raises (the old weights keep serving) on a missing, unknown or wrongly shaped tensor."""
 
     def resume(self) -> None: ...
 

@@ -1,4 +1,4 @@
-"""Which random stream a sample draws from: a pure function of (run, prompt, sample), so that who generates it, when, and beside whom does not matter."""
+"""Which random stream a sample draws from: a pure function of (run, prompt, sample); who generates it, when, and beside whom does not matter."""
 
 from __future__ import annotations
 

@@ -161,6 +161,8 @@ class LocalLauncher:
         self.link.refresh()
         if not self._going() or (code == 0 and spec.restartable):
             return  # the run is over, or the worker left in order
+        if code > 0:
+            self.say(f"the end of {spec.log}:\n{child.tail()}")
         self.link.dead(spec.name, cause, fatal=True)
         self.link.refresh()
         if self._going():

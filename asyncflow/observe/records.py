@@ -47,5 +47,6 @@ class Summary(msgspec.Struct, frozen=True):
     evaluations: dict[int, float]  # accuracy by version
     restarts: dict[str, int]  # by worker
     events: int  # lines of events.jsonl
+    traceback: str | None  # of the worker that raised, if one did
     exported: str | None  # directory of the last exported weights
     run_dir: str

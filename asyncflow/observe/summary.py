@@ -25,6 +25,7 @@ class Totals:
         self.staleness_max: float | None = None
         self.digest: str | None = None
         self.evaluations: dict[int, float] = {}
+        self.traceback: str | None = None
 
     def apply(self, event: Event) -> None:
         self.replay.apply(event)
@@ -33,6 +34,8 @@ class Totals:
             self._commit(event)
         elif event.kind == "published":
             self.digest = str(event.data.get("digest", "")) or self.digest
+        elif event.kind == "run" and "traceback" in event.data:
+            self.traceback = self.traceback or str(event.data["traceback"])
         elif event.kind == "report" and "accuracy" in event.data:
             self.evaluations[int(event.data["version"])] = float(event.data["accuracy"])
 
@@ -78,6 +81,7 @@ def summarise(run_dir: Path, exit_reason: str, seconds_total: float, restarts: d
         evaluations=totals.evaluations,
         restarts=restarts,
         events=totals.replay.lines,
+        traceback=totals.traceback,
         exported=str(exported) if exported is not None else None,
         run_dir=str(run_dir),
     )

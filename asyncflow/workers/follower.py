@@ -1,5 +1,5 @@
-"""Follows the weights of one model: tells the receiver what the controller desires, and hands complete, verified versions to whoever loads them at its
-next safe point."""
+"""Follows the weights of one model: tells the receiver what the controller desires, and hands complete, verified versions to whoever loads them
+at its next safe point."""
 
 from __future__ import annotations
 
@@ -62,12 +62,10 @@ class WeightsFollower:
         """At a safe point: load the newest version if it is newer. The label is the version received, never the one asked for."""
         if not self.pending or self._receiver is None:
             return False
-        newest = self._receiver.latest()
-        assert newest is not None
-        with self._receiver.get_weights(newest) as tensors:
-            load(newest, tensors)
-        self.loaded = newest
-        self._context.control.report_loaded(self.model, newest.version)
+        with self._receiver.get_weights() as held:
+            load(held.weights, held)
+        self.loaded = held.weights
+        self._context.control.report_loaded(self.model, held.weights.version)
         return True
 
     def close(self) -> None:

@@ -75,7 +75,7 @@ class GroupBook:
         )
 
     def resume(self, chunk: Chunk) -> Request | None:
-        """For a chunk that ends a request of ours as aborted (pause mode "abort"): the rest of it, under weights at least as new as its last token's."""
+        """For one that ends a request of ours as aborted (pause mode "abort"): the rest of it, under weights as new as its last token or newer"""
         if chunk.finish != "aborted" or chunk.id not in self._requests:
             return None
         gid, row = self._requests.pop(chunk.id)

@@ -38,7 +38,7 @@ def model_dir(context: WorkerContext, model: str) -> Path:
     """Hugging Face files of the model's version 0. The launcher has put a path there for every model."""
     path = context.config.models[model].path
     if path is None:
-        raise ValueError(f"models.{model}.path is null in the resolved configuration: this worker has no weights to start from; start it by `asyncflow train`")
+        raise ValueError(f"models.{model}.path is null in the resolved configuration: it has no weights to start from; use `asyncflow train`")
     return Path(path)
 
 

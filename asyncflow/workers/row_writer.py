@@ -42,7 +42,8 @@ class RowWriter:
     def put(self, rows: list[FinishedRow]) -> None:
         with self._changed:
             if not self._changed.wait_for(lambda: len(self._rows) < self._bound or self._error is not None, timeout=PUT_S):
-                raise TimeoutError(f"topic {self._topic!r}: {len(self._rows)} finished rows could not be put within {PUT_S:g} s; is a shard or the controller stuck?")
+                waiting = f"{len(self._rows)} finished rows could not be put within {PUT_S:g} s"
+                raise TimeoutError(f"topic {self._topic!r}: {waiting}; is a shard or the controller stuck?")
             self._check()
             self._rows.extend(rows)
             self._changed.notify_all()

@@ -1,4 +1,4 @@
-"""The loop of every stage that is not a rollout or a trainer: fetch → compute → write back. What differs between stages is data (`Stage`) and `compute`."""
+"""The loop of every stage that is not a rollout or a trainer: fetch → compute → write back. Stages differ in data (`Stage`) and in `compute` only."""
 
 from __future__ import annotations
 
@@ -126,7 +126,8 @@ class StageWorker:
         try:
             while not self._context.control.stopping:
                 self._context.control.check()
-                if not any([loop.turn() for loop in self._loops]):  # a list, not a generator: every stage gets its turn
+                served = [loop.turn() for loop in self._loops]  # every stage gets its turn, whatever the others did
+                if True not in served:
                     self._context.wait(IDLE_S)
             for loop in self._loops:
                 loop.give_back()

@@ -1,4 +1,4 @@
-"""A flag other threads can raise and a poll can wait on, so that "a reply, new weights or a new directive" is one wait and nobody polls on a timer."""
+"""A flag that other threads raise and a poll waits on: "a reply, new weights or a new directive" is one wait, and nobody polls on a timer."""
 
 from __future__ import annotations
 

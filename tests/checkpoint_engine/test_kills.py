@@ -12,10 +12,12 @@ from multiprocessing.process import BaseProcess
 import pytest
 from ce_helpers import bits, eventually, plain_weights, policy, running_publisher
 
+from checkpoint_engine.collective import FORM_S
 from checkpoint_engine.digest import weights_digest
 from checkpoint_engine.fanout import SyncReport
 from checkpoint_engine.publisher_client import PublisherClient
 from checkpoint_engine.receiver import Receiver
+from checkpoint_engine.seat import Seat
 from checkpoint_engine.weights_id import WeightsId
 
 FORK = multiprocessing.get_context("fork")
@@ -24,8 +26,10 @@ KILLS = 18
 
 
 def follow(endpoint: str, member: str, die_at: int | None, pipe: Connection) -> None:
-    """A receiver process: says which version (and digest of its own bytes) it can load; kills itself at bucket `die_at`."""
-    if die_at is not None:
+    """A receiver: says which version (and digest of its own bytes) it can load; kills itself at bucket `die_at` (0: before the group stands)."""
+    if die_at == 0:
+        Seat.take = lambda seat, record: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign,assignment]
+    elif die_at is not None:
         _die_at_bucket(die_at)
     receiver = Receiver(member, endpoint, on_ready=lambda weights: pipe.send((weights, _digest_of(receiver, weights))))
     pipe.poll(60)
@@ -108,6 +112,24 @@ def test_receivers_killed_at_random_buckets_never_harm_the_others() -> None:
             survivor.await_version(version + 1)
             survivor.stop()
         assert not reports[-1].error, "survivors form a group again"
+        client.close()
+
+
+@pytest.mark.parametrize("noticed", [True, False])
+def test_a_receiver_killed_while_a_group_forms_costs_the_others_at_most_the_time_to_form(noticed: bool) -> None:
+    with running_publisher(bucket_bytes=4096) as publisher:
+        client = PublisherClient(publisher.endpoint)
+        survivor, victim = Follower(publisher.endpoint, "survivor"), Follower(publisher.endpoint, "victim", die_at=0)
+        eventually(lambda: len(publisher._fanout.members) == 2)
+        client.publish(policy(0), plain_weights(0))
+        victim.process.join(10)
+        if noticed:
+            publisher.death_notice("victim")
+        survivor.await_version(0, deadline_s=FORM_S + 3)
+        publisher.death_notice("victim")
+        client.publish(policy(1), plain_weights(1), wait_s=5)
+        survivor.await_version(1, deadline_s=FORM_S + 3)
+        survivor.stop()
         client.close()
 
 

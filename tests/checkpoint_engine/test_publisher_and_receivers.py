@@ -288,3 +288,56 @@ def test_two_publishers_on_one_host_never_collide_and_nothing_is_left_after_them
             receiver.close()
             client.close()
     eventually(lambda: open_files() <= before[0] and threads() <= before[1], what=f"{open_files()}, {threads()} go back to {before}")
+
+
+def test_the_newest_weights_come_with_their_label() -> None:
+    with running_publisher(transport="pull") as publisher:
+        client, receiver = PublisherClient(publisher.endpoint), Receiver("r", publisher.endpoint)
+        weights = publish(client, 0)
+        eventually(lambda: has(receiver, weights))
+        with receiver.get_weights() as held:
+            assert held.weights == weights
+            assert weights_digest(held) == weights.digest
+        receiver.close()
+        client.close()
+
+
+def test_an_owner_whose_callback_raises_hears_of_it_and_can_no_longer_want_anything() -> None:
+    last_words: list[Exception] = []
+
+    def on_ready(weights: WeightsId) -> None:
+        raise RuntimeError(f"cannot handle {weights}")
+
+    with running_publisher(transport="pull") as publisher:
+        client = PublisherClient(publisher.endpoint)
+        receiver = Receiver("r", publisher.endpoint, on_ready=on_ready, on_error=last_words.append)
+        publish(client, 0)
+        eventually(lambda: receiver.failure)
+        assert last_words == [receiver.failure]
+        with pytest.raises(RuntimeError, match="receives no weights any more"):
+            receiver.want(policy(1))
+        receiver.close()
+        client.close()
+
+
+def test_what_the_published_callback_raises_ends_the_publisher() -> None:
+    def on_published(weights: WeightsId) -> None:
+        raise RuntimeError("the controller is gone")
+
+    publisher, stop, client_errors = Publisher("policy", on_published=on_published), threading.Event(), []
+    client = PublisherClient(publisher.endpoint, reply_s=0.5)
+
+    def train() -> None:
+        try:
+            client.publish(policy(0), plain_weights(0))
+            client.wait_published(policy(0), 0.5)
+        except TimeoutError as error:
+            client_errors.append(error)
+
+    trainer = threading.Thread(target=train)
+    trainer.start()
+    with pytest.raises(RuntimeError, match="the controller is gone"):
+        publisher.run(stop)
+    trainer.join(10)
+    assert client_errors
+    client.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from asyncflow.launch import forkserver
 from tests.launch.runs import launcher, run_config
 
 
@@ -16,4 +17,5 @@ class Aloud(list[str]):
 
 
 if __name__ == "__main__":
+    forkserver.preload = lambda config: ["tests.launch.workers", "asyncflow.launch.controller"]  # these workers need no torch
     print(launcher(run_config(Path(sys.argv[1])), {"rollout-0": ("loyal", True, ()), "trainer-0": ("loyal", False, ())}, Aloud()).run(), flush=True)

@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 
 from asyncflow.config import RunConfig
-from asyncflow.launch import forkserver
 from asyncflow.launch.child import ChildSpec
 from asyncflow.launch.local import LocalLauncher
 from asyncflow.launch.plan import log_of
@@ -17,8 +16,8 @@ from tests.config.recipes import MINIMAL, load_text
 
 Cast = dict[str, tuple[str, bool, tuple[Any, ...]]]  # name → (function in workers, restartable, further arguments)
 
-# these workers need no torch, whose import is most of a start
-forkserver.preload = lambda config: ["tests.launch.workers", "asyncflow.launch.controller", "asyncflow.worker", "transfer_queue.shard.server"]
+# whoever runs first starts the fork server that the whole test session shares, so these tests preload what the others need
+TASK = "task.path='asyncflow.data.number_sorting:NumberSorting'"
 
 
 def run_config(folder: Path, *overrides: str) -> RunConfig:
@@ -26,7 +25,7 @@ def run_config(folder: Path, *overrides: str) -> RunConfig:
     model = folder / "model"
     model.mkdir(exist_ok=True)
     (model / "config.json").write_text("{}")
-    limits = ("limits.drain_s=2", "limits.start_s=20", "limits.restarts=2", f"models.policy.path={model}")
+    limits = ("limits.drain_s=2", "limits.start_s=20", "limits.restarts=2", TASK, f"models.policy.path={model}")
     config = load_text(folder, MINIMAL, *limits, *overrides)
     run_dir = folder / "run"
     run_dir.mkdir()

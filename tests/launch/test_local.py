@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from asyncflow.launch.local import LocalLauncher
+from asyncflow.observe.summary import summarise
 from tests.launch.runs import Cast, launcher, run_config
 
 ROOT = Path(__file__).parents[2]
@@ -78,13 +79,15 @@ def test_a_worker_that_raises_ends_the_run_with_its_name_and_error(tmp_path: Pat
     start_s = time.monotonic()
     reason, _, _ = run(tmp_path, {"scorer-0": ("raising", True, ()), "rollout-0": ("loyal", True, ())})
     assert reason == "scorer-0 raised: ValueError: no such luck"
+    assert summarise(tmp_path / "run", reason, 1.0, {}).traceback == "in line 1"
     assert time.monotonic() - start_s < 10
 
 
 def test_a_worker_that_fails_before_it_registers_ends_the_run_by_name(tmp_path: Path) -> None:
-    reason, _, _ = run(tmp_path, {"scorer-0": ("crashing", True, ()), "rollout-0": ("loyal", True, ())})
+    reason, said, _ = run(tmp_path, {"scorer-0": ("crashing", True, ()), "rollout-0": ("loyal", True, ())})
     assert reason == "scorer-0 died: exit code 1"
     assert "scorer-0 cannot start" in (tmp_path / "run/logs/scorer-0.log").read_text()
+    assert any("RuntimeError: scorer-0 cannot start" in line for line in said)
 
 
 def test_a_worker_that_does_not_end_is_killed_after_its_deadline(tmp_path: Path) -> None:

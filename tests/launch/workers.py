@@ -45,7 +45,7 @@ def suicidal(args: WorkerArgs, times: int, marker: str) -> int:
 def raising(args: WorkerArgs) -> int:
     """Fails as `asyncflow.worker` does."""
     client = QueueClient.connect(args.controller, name=args.name, role=args.role)
-    client.failed(error="ValueError: no such luck", traceback="…").result(5.0)
+    client.failed(error="ValueError: no such luck", traceback="in line 1").result(5.0)
     return 1
 
 

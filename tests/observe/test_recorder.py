@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import time
 from pathlib import Path
 
@@ -100,6 +101,17 @@ def test_plain_lines_are_printed_where_there_is_no_terminal(tmp_path: Path) -> N
     with RunProgress(run_dir, 4, console) as progress:
         progress.tick()
     assert "version 4/4" in console.export_text()
+
+
+def test_a_bar_is_shown_in_a_terminal(tmp_path: Path) -> None:
+    run_dir = record_run(tmp_path, steps=4, batch=3)
+    console = Console(record=True, force_terminal=True, width=200, file=io.StringIO())
+    with RunProgress(run_dir, 4, console) as progress:
+        progress.tick()
+        progress.say("a line above the bar")
+    shown = console.export_text()
+    assert "4/4 reward 0.50" in shown
+    assert "a line above the bar" in shown
 
 
 def test_the_tail_never_reads_half_a_line(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Three hosts on one machine: network, mount and PID namespaces joined by veth pairs. Runs inside a user namespace of its own, so that it needs no root.
+"""Three hosts on one machine: network, mount and PID namespaces joined by veth pairs. Inside a user namespace of its own, so it needs no root.
 
     unshare --user --map-root-user --net --mount --pid --fork --mount-proc python -m tests.pipeline.namespaces FOLDER
 

@@ -57,7 +57,8 @@ def test_a_reward_that_hangs_costs_its_group_and_nothing_else(tmp_path: Path) ->
 @pytest.mark.parametrize("moment", ["starting", "running"])
 def test_ctrl_c_is_a_clean_stop_and_leaves_nothing_behind(tmp_path: Path, moment: str) -> None:
     before = set(os.listdir("/dev/shm"))
-    command = [sys.executable, "-m", "asyncflow.cli.main", "train", str(RECIPE), "run.steps=5000", f"run.cache={tmp_path}/cache", "--run-dir", f"{tmp_path}/run"]
+    arguments = ["train", str(RECIPE), "run.steps=5000", f"run.cache={tmp_path}/cache", "--run-dir", f"{tmp_path}/run"]
+    command = [sys.executable, "-m", "asyncflow.cli.main", *arguments]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
     children: list[psutil.Process] = []
     try:
