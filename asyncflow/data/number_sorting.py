@@ -29,7 +29,7 @@ CACHED = 1 << 14
 class NumberSorting:
     """Implements `asyncflow.data.task.Task`."""
 
-    def __init__(self, *, seed: int, least: int = 1, most: int = 9, teacher_stops_after: int = 4, teacher_stops: float = 0.72) -> None:
+    def __init__(self, *, seed: int, least: int = 1, most: int = 9, teacher_stops_after: int = 4, teacher_stops: float = 0.8) -> None:
         """Lists of `least` to `most` digits. The teacher of the warm start gives up on a longer list with probability `teacher_stops`: it sorts,
         but ends its answer after `teacher_stops_after` numbers."""
         _check(least, most, teacher_stops_after, teacher_stops)

@@ -61,7 +61,7 @@ class Recorder:
             staleness_mean=info.get("staleness_mean"),
             staleness_p95=info.get("staleness_p95"),
             staleness_max=info.get("staleness_max"),
-            permits=topic.permits,
+            permits=topic.permits if topic.capacity is not None else -1,
             open_groups=topic.open,
             ledger={state: count for state, count in topic.ledger.items() if count},
             prompts_waiting=topic.prompts_waiting,

@@ -107,7 +107,7 @@ def test_the_teacher_stops_early_on_long_lists_only(task: NumberSorting) -> None
             assert len(perfect.answer_ids) // 2 > 4
             assert shown.answer_ids == [*perfect.answer_ids[:7], task.tokenizer.eos_token_id]
     long = sum(len(task.example("warm_start", index).answer_ids) // 2 > 4 for index in range(400))
-    assert 0.6 < cut / long < 0.84
+    assert 0.7 < cut / long < 0.9
 
 
 @given(st.text(alphabet="0123456789,=", max_size=30))

@@ -47,7 +47,7 @@ class WarmStartSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     most_steps: int = 500  # without success the warm start fails
     check_every: int = 25  # steps between two checks
     check_items: int = 256  # validation questions a check, different from all that are trained on or held out
-    sampled: float = 0.32  # and a sampled accuracy of this or more: the skill is there, though not yet what the model mostly does
+    sampled: float = 0.3  # and a sampled accuracy of this or more: the skill is there, though not yet what the model mostly does
     greedy: tuple[float, float] = (0.22, 0.45)  # the first check with a greedy accuracy in this range
 
 
