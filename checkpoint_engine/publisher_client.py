@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+import zmq
+from zmq.utils.monitor import recv_monitor_message
 
 from checkpoint_engine import messages as m
 from checkpoint_engine.arena import Arena, ArenaUnreachable, Mappings
@@ -34,6 +36,7 @@ class PublisherClient:
 
     def __init__(self, endpoint: str, secure: Secure | None = None, member: str = "trainer", reply_s: float = 30.0) -> None:
         self._socket = connect_dealer(endpoint, secure)
+        self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         self._member, self._reply_s = member, reply_s
         self._seq = 0
         self._nbytes = 0  # of the last version: what the next slot is asked to hold
@@ -91,6 +94,8 @@ class PublisherClient:
         return answer.weights
 
     def close(self) -> None:
+        self._socket.disable_monitor()
+        self._monitor.close(linger=0)
         self._socket.close()
         self._spare.close()
         self._mappings.close()
@@ -122,10 +127,17 @@ class PublisherClient:
         return self._seq
 
     def _ask(self, question: m.ToPublisher, expected: type[Reply], wait_s: float = 0.0, *frames: Any) -> Reply:
-        """Send and park for the answer of the same `seq`; older answers are dropped."""
+        """Send and park for the answer of the same `seq`; older answers are dropped. A connection that ends ends the wait: an answer that was due
+        on it never comes."""
         self._socket.send_multipart([encode(question), *frames])
         end = time.monotonic() + wait_s + self._reply_s
-        while (left := end - time.monotonic()) > 0 and self._socket.poll(int(left * 1e3) + 1):
+        while (left := end - time.monotonic()) > 0:
+            ready = zmq.zmq_poll([(self._socket, zmq.POLLIN), (self._monitor, zmq.POLLIN)], int(left * 1e3) + 1)
+            if (self._socket, zmq.POLLIN) not in ready:
+                if ready:
+                    recv_monitor_message(self._monitor)
+                    raise PublisherGone(f"the publisher closed the connection while {type(question).__name__} waited: it ended or was killed")
+                break
             answer = from_publisher.decode(self._socket.recv_multipart()[0])
             if answer.seq != question.seq:
                 continue

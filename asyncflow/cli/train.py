@@ -56,10 +56,17 @@ def show(summary: Summary, console: Console) -> None:
         "seconds": f"{summary.seconds:.1f} (in all {summary.seconds_total:.1f})",
         "versions": str(summary.versions),
         "staleness max": "not measured" if summary.staleness_max is None else f"{summary.staleness_max:g}",
+        "overlap": f"rollout and trainer busy at once for at least {_share(summary.overlap)} of the time",
         "ledger": ", ".join(f"{state} {count}" for state, count in summary.ledger.items()),
         "weights": f"{summary.weights_digest} exported to {summary.exported or 'nowhere'}",
         "restarts": ", ".join(f"{name} {count}" for name, count in summary.restarts.items()) or "none",
     }
+    if summary.trained is not None and summary.dropped is not None:
+        trained, dropped = summary.trained, summary.dropped
+        rows["dropped"] = (
+            f"{dropped.groups} groups of {dropped.tokens_mean:.1f} tokens at age {dropped.age_mean:.2f}; "
+            f"trained: {trained.tokens_mean:.1f} tokens at age {trained.age_mean:.2f}"
+        )
     for name, value in rows.items():
         console.print(f"{name:<14} {value}", markup=False)
     if summary.traceback is not None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from asyncflow.observe.outcomes import Outcome
+
 METRICS, EVENTS, SUMMARY = "metrics.jsonl", "events.jsonl", "summary.json"
 
 
@@ -44,6 +46,9 @@ class Summary(msgspec.Struct, frozen=True):
     trained_groups: int
     trained_tokens: int
     mixed_version_share: float | None  # of the trained sequences, those with tokens of two or more versions
+    overlap: float | None  # at least this share of the time rollout and trainer were busy at once
+    trained: Outcome | None  # length and age of what was trained
+    dropped: Outcome | None  # and of what was dropped on the way
     evaluations: dict[int, float]  # accuracy by version
     restarts: dict[str, int]  # by worker
     events: int  # lines of events.jsonl

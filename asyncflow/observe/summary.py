@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from pathlib import Path
 
 import msgspec
 
+from asyncflow.observe.outcomes import Outcomes
 from asyncflow.observe.records import EVENTS, METRICS, SUMMARY, StepRecord, Summary
 from asyncflow.observe.replay import Replay, whole_events
 from transfer_queue.messages import Event
@@ -19,6 +21,7 @@ class Totals:
 
     def __init__(self) -> None:
         self.replay = Replay()
+        self.outcomes = Outcomes()
         self.seconds = 0.0
         self.versions = 0
         self.tokens = self.rows = self.mixed_rows = 0.0
@@ -29,6 +32,7 @@ class Totals:
 
     def apply(self, event: Event) -> None:
         self.replay.apply(event)
+        self.outcomes.apply(event)
         self.seconds = event.t_s
         if event.kind == "commit":
             self._commit(event)
@@ -78,6 +82,9 @@ def summarise(run_dir: Path, exit_reason: str, seconds_total: float, restarts: d
         trained_groups=len(totals.replay.trained),
         trained_tokens=int(totals.tokens),
         mixed_version_share=totals.mixed_rows / totals.rows if totals.rows else None,
+        overlap=overlap(read_metrics(run_dir)),
+        trained=totals.outcomes.of("trained"),
+        dropped=totals.outcomes.of("dropped"),
         evaluations=totals.evaluations,
         restarts=restarts,
         events=totals.replay.lines,
@@ -85,6 +92,17 @@ def summarise(run_dir: Path, exit_reason: str, seconds_total: float, restarts: d
         exported=str(exported) if exported is not None else None,
         run_dir=str(run_dir),
     )
+
+
+def overlap(steps: list[StepRecord]) -> float | None:
+    """Two parts that are busy for shares a and b of the same time are busy together for at least a + b − 1 of it. Over the whole run, for the
+    shares of single steps lag by up to a heartbeat. None without two steps or without one of the roles."""
+    spans = [(step.t_s - before.t_s, step.shares) for before, step in itertools.pairwise(steps) if {"rollout", "trainer"} <= step.shares.keys()]
+    seconds = sum(span for span, _ in spans)
+    if seconds <= 0:
+        return None
+    busy = sum(span * (shares["rollout"]["busy"] + shares["trainer"]["busy"]) for span, shares in spans)
+    return round(max(0.0, busy / seconds - 1), 4)
 
 
 def write_summary(run_dir: Path, summary: Summary) -> Path:

@@ -17,7 +17,9 @@ from asyncflow.workers.follower import WeightsFollower
 from asyncflow.workers.groups import GroupBook
 from asyncflow.workers.row_writer import FinishedRow, RowWriter
 from transfer_queue.client import Pending
-from transfer_queue.messages import OkProgress, OkPulled
+from transfer_queue.codec import Column
+from transfer_queue.errors import Gone
+from transfer_queue.messages import GroupLease, OkProgress, OkPulled
 
 IDLE_S = 30.0  # longest single wait; every wake-up before it is an event
 
@@ -125,11 +127,20 @@ class RolloutWorker:
         if not reply.groups:
             return
         self._forget([(lease.gid, fence) for lease in reply.groups if (fence := self._book.fence(lease.gid)) is not None])
-        prompts = self._context.client.read_shared(reply.groups, ["prompt_ids"], self._context.topic)["prompt_ids"]
+        leases, prompts = self._read_prompts(reply.groups)
         requests = []
-        for index, lease in enumerate(reply.groups):
+        for index, lease in enumerate(leases):
             requests += self._book.admit(lease, np.asarray(prompts[index]).tolist())
         self._engine.generate(requests)
+
+    def _read_prompts(self, leases: list[GroupLease]) -> tuple[list[GroupLease], Column]:
+        """A group may be dropped between its lease and this read: it is left out, whoever dropped it has counted it."""
+        while leases:
+            try:
+                return leases, self._context.client.read_shared(leases, ["prompt_ids"], self._context.topic)["prompt_ids"]
+            except Gone as gone:
+                leases = [lease for lease in leases if lease.gid not in gone.gids]
+        return [], []
 
     # -------------------------------------------------------------- rows
 

@@ -14,6 +14,7 @@ from checkpoint_engine.digest import weights_digest
 from checkpoint_engine.publisher_client import PublisherClient, PublisherGone
 from checkpoint_engine.receiver import Receiver
 from checkpoint_engine.wire import Secure
+from tests.isolation import require_namespaces
 
 PULL = """
 import sys, threading
@@ -46,15 +47,8 @@ def in_another_pid_namespace(script: str, *arguments: str) -> list[str]:
     return done.stdout.split()
 
 
-def namespaces_are_allowed() -> bool:
-    try:
-        return subprocess.run([*NAMESPACE, "true"], capture_output=True, timeout=10, check=False).returncode == 0
-    except FileNotFoundError:
-        return False
-
-
-@pytest.mark.skipif(not namespaces_are_allowed(), reason="this machine forbids unprivileged PID namespaces: no second host can be imitated")
 def test_across_pid_namespaces_bytes_travel_and_no_memory_is_shared() -> None:
+    require_namespaces()
     with running_publisher() as publisher:
         digest, path = in_another_pid_namespace(PUSH, publisher.endpoint, str(Path(__file__).parent))
         assert (digest, path) == (weights_digest(plain_weights(1, 3, 1_500_000)), "bytes")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,19 +12,9 @@ import pytest
 from asyncflow.observe.ledger_checker import check_run
 from asyncflow.observe.records import EVENTS
 from asyncflow.observe.replay import read_events
+from tests.isolation import ISOLATED, require_namespaces
 
 ROOT = Path(__file__).parents[2]
-ISOLATED = ["unshare", "--user", "--map-root-user", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
-
-
-def require_namespaces() -> None:
-    """Where namespaces are forbidden the test is skipped with the reason; in CI that skip is a failure."""
-    probe = subprocess.run([*ISOLATED, "true"], capture_output=True, text=True, timeout=30, check=False)
-    if probe.returncode:
-        message = f"namespaces are forbidden here: {probe.stderr.strip()}"
-        if os.environ.get("CI") == "true":
-            pytest.fail(message)
-        pytest.skip(message)
 
 
 @pytest.mark.e2e

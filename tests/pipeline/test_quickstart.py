@@ -27,7 +27,8 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def train(cache: Path, run_dir: Path, *overrides: str) -> Summary:
     arguments = ["train", "recipes/quickstart", f"run.cache={cache}", "--run-dir", str(run_dir), *overrides]
-    done = subprocess.run([sys.executable, "-m", "asyncflow.cli.main", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=400, check=False)
+    command = [sys.executable, "-m", "asyncflow.cli.main", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=400, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.strip().splitlines()[-1] == str(run_dir / SUMMARY)
     check_run(run_dir)
