@@ -23,12 +23,15 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of the console script. Returns 0 only for a completed run, 1 for one that failed, 2 for a user's mistake."""
-    args = build_parser().parse_args(argv)
+    parser = build_parser()
+    args, rest = parser.parse_known_args(argv)  # argparse takes the overrides of one run only; those behind an option are left in `rest`
+    if unknown := [word for word in rest if word.startswith("-") or "=" not in word]:
+        parser.error(f"{' '.join(unknown)}: no option and no KEY=VALUE (asyncflow train --help)")
     from asyncflow.cli.train import train
     from asyncflow.config.errors import ConfigError
 
     try:
-        return train(args.recipe, args.overrides, args.run_dir)
+        return train(args.recipe, [*args.overrides, *rest], args.run_dir)
     except ConfigError as error:
         print(f"asyncflow: {error}", file=sys.stderr)
         return USER_ERROR

@@ -63,3 +63,16 @@ def test_a_run_that_fails_never_exits_0_and_its_last_line_is_the_summary(tmp_pat
     assert done.stdout.splitlines()[-1] == str(tmp_path / "run/summary.json")
     assert "/models/tiny" in (tmp_path / "run/summary.json").read_text()
     assert "Traceback" not in done.stderr
+
+
+def test_overrides_may_stand_before_and_behind_an_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[object] = []
+    monkeypatch.setattr("asyncflow.cli.train.train", lambda *args: seen.append(args) or 0)
+    assert main(["train", "recipe", "staleness=1", "--run-dir", str(tmp_path), "run.seed=2"]) == 0
+    assert seen == [("recipe", ["staleness=1", "run.seed=2"], str(tmp_path))]
+
+
+def test_what_is_neither_option_nor_override_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["train", "recipe", "--run-dir", "somewhere", "staleness"])
+    assert "staleness: no option and no KEY=VALUE" in capsys.readouterr().err

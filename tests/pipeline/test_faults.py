@@ -54,7 +54,7 @@ def test_a_reward_that_hangs_costs_its_group_and_nothing_else(tmp_path: Path) ->
     assert run.summary.ledger["trained"] == 24
 
 
-@pytest.mark.parametrize("moment", ["starting", "running"])
+@pytest.mark.parametrize("moment", [pytest.param("starting", marks=pytest.mark.e2e), "running"])
 def test_ctrl_c_is_a_clean_stop_and_leaves_nothing_behind(tmp_path: Path, moment: str) -> None:
     before = set(os.listdir("/dev/shm"))
     arguments = ["train", str(RECIPE), "run.steps=5000", f"run.cache={tmp_path}/cache", "--run-dir", f"{tmp_path}/run"]

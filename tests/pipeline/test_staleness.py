@@ -23,7 +23,7 @@ def trained_staleness(run: Run) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("staleness", [1, 2, 4])
+@pytest.mark.parametrize("staleness", [1, 2, pytest.param(4, marks=pytest.mark.e2e)])
 def test_with_a_slow_trainer_the_measured_maximum_is_the_bound(tmp_path: Path, staleness: int) -> None:
     run = run_pipeline(configure(tmp_path / "run", f"staleness={staleness}", SLOW_TRAINER, "run.steps=10"))
     assert_completed(run)
@@ -31,7 +31,7 @@ def test_with_a_slow_trainer_the_measured_maximum_is_the_bound(tmp_path: Path, s
     assert max(trained_staleness(run)) == staleness
 
 
-@pytest.mark.parametrize("staleness", [1, 2])
+@pytest.mark.parametrize("staleness", [pytest.param(1, marks=pytest.mark.e2e), 2, pytest.param(4, marks=pytest.mark.e2e)])
 def test_one_replica_four_times_slower_never_breaks_the_bound_under_wait_and_nothing_is_dropped(tmp_path: Path, staleness: int) -> None:
     run = run_pipeline(configure(tmp_path / "run", f"staleness={staleness}", *SLOW_REPLICA, "run.steps=12"))
     assert_completed(run)
@@ -52,7 +52,7 @@ def test_under_drop_a_slow_replica_keeps_the_bound_and_what_is_dropped_is_replac
     assert run.summary.dropped.tokens_mean > 0
 
 
-@pytest.mark.parametrize("policy", ["wait", "drop"])
+@pytest.mark.parametrize("policy", ["wait", pytest.param("drop", marks=pytest.mark.e2e)])
 def test_short_last_batches_and_restarts_keep_the_bound(tmp_path: Path, policy: str) -> None:
     random = Random(5)
 
@@ -72,6 +72,7 @@ def test_short_last_batches_and_restarts_keep_the_bound(tmp_path: Path, policy: 
     assert run.summary.restarts == {"rollout-0": 3}
 
 
+@pytest.mark.e2e
 def test_without_a_bound_bytes_alone_gate_admission(tmp_path: Path) -> None:
     run = run_pipeline(configure(tmp_path / "run", "staleness=null", SLOW_TRAINER, "run.steps=8"))
     assert_completed(run)
