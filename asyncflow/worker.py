@@ -13,15 +13,7 @@ import sys
 import traceback
 from pathlib import Path
 
-import msgspec
-
-
-class WorkerArgs(msgspec.Struct, frozen=True):
-    role: str  # source | rollout | trainer | publisher | shard | any role of `resources` that lists stages
-    name: str  # stable across restarts, e.g. rollout-0
-    controller: str  # tcp://host:port
-    key: str | None = None  # client.key file; required beyond loopback
-    threads: int = 1  # torch and OpenMP threads of this process
+from asyncflow.contracts.worker import WorkerArgs
 
 
 def parse(argv: list[str]) -> WorkerArgs:

@@ -37,6 +37,7 @@ class PublisherClient:
     def __init__(self, endpoint: str, secure: Secure | None = None, member: str = "trainer", reply_s: float = 30.0) -> None:
         self._socket = connect_dealer(endpoint, secure)
         self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self._heard = False  # the connection stood once
         self._member, self._reply_s = member, reply_s
         self._seq = 0
         self._nbytes = 0  # of the last version: what the next slot is asked to hold
@@ -136,9 +137,12 @@ class PublisherClient:
             if (self._socket, zmq.POLLIN) not in ready:
                 if ready:
                     recv_monitor_message(self._monitor)
+                    if not self._heard:
+                        continue  # it is not up yet, or refuses our keys: the deadline tells
                     raise PublisherGone(f"the publisher closed the connection while {type(question).__name__} waited: it ended or was killed")
                 break
             answer = from_publisher.decode(self._socket.recv_multipart()[0])
+            self._heard = True
             if answer.seq != question.seq:
                 continue
             if isinstance(answer, m.Refused):

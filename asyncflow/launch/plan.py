@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from asyncflow.config import RunConfig
+from asyncflow.contracts.worker import WorkerArgs
 from asyncflow.launch.child import ChildSpec, device_environment
-from asyncflow.worker import WorkerArgs
 
 UNREPLACEABLE = ("trainer", "publisher")  # they hold state that nobody else has; recovery is not there yet
 

@@ -17,7 +17,7 @@ from transfer_queue.errors import QueueError
 from transfer_queue.messages import TopicSpec
 
 if TYPE_CHECKING:
-    from asyncflow.worker import WorkerArgs
+    from asyncflow.contracts.worker import WorkerArgs
 
 REPLY_S = 30.0  # deadline of a call that is answered at once on a healthy controller
 

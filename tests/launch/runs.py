@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 
 from asyncflow.config import RunConfig
+from asyncflow.contracts.worker import WorkerArgs
 from asyncflow.launch.child import ChildSpec
 from asyncflow.launch.local import LocalLauncher
 from asyncflow.launch.plan import log_of
-from asyncflow.worker import WorkerArgs
 from tests.config.recipes import MINIMAL, load_text
 
 Cast = dict[str, tuple[str, bool, tuple[Any, ...]]]  # name → (function in workers, restartable, further arguments)

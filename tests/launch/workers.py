@@ -7,7 +7,7 @@ import signal
 import threading
 from pathlib import Path
 
-from asyncflow.worker import WorkerArgs
+from asyncflow.contracts.worker import WorkerArgs
 from transfer_queue.client import QueueClient
 
 

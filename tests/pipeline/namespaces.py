@@ -18,10 +18,10 @@ import msgspec
 from pyroute2 import IPRoute
 
 from asyncflow.config import RunConfig
+from asyncflow.contracts.worker import WorkerArgs
 from asyncflow.launch.child import ChildSpec
 from asyncflow.launch.local import Workers
 from asyncflow.launch.plan import worker_specs
-from asyncflow.worker import WorkerArgs
 from tests.pipeline.harness import configure, run_pipeline
 
 REMOTE = {"rollout": 1, "trainer": 2}  # role → number of its host

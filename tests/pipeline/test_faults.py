@@ -21,7 +21,10 @@ from tests.pipeline.killing import kill, version, wait_until
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("name", ["trainer-0", "publisher-0", "shard-0", "controller"])
+LONGER = [pytest.param(name, marks=pytest.mark.e2e) for name in ("shard-0", "controller")]  # tests/launch has them with light workers
+
+
+@pytest.mark.parametrize("name", ["trainer-0", "publisher-0", *LONGER])
 def test_the_death_of_a_part_that_cannot_be_replaced_ends_the_run_and_names_it(tmp_path: Path, name: str) -> None:
     def killer(launcher: LocalLauncher, over: threading.Event) -> None:
         if wait_until(lambda: version(launcher) >= 3, over, "version 3"):
@@ -47,14 +50,15 @@ def test_a_worker_that_raises_ends_the_run_within_ten_seconds_with_its_name_and_
 
 
 def test_a_reward_that_hangs_costs_its_group_and_nothing_else(tmp_path: Path) -> None:
-    overrides = ("task.path=tests.pipeline.broken:hanging_scorer", "limits.reward_s=0.5", "staleness=1", "run.steps=4")
+    overrides = ("task.path=tests.pipeline.broken:hanging_scorer", "limits.reward_s=0.2", "staleness=1", "run.steps=4")
     run = run_pipeline(configure(tmp_path / "run", *overrides))
     assert_completed(run)
     assert run.summary.ledger["dropped:reward_timeout"] >= 1
     assert run.summary.ledger["trained"] == 24
 
 
-@pytest.mark.parametrize("moment", [pytest.param("starting", marks=pytest.mark.e2e), "running"])
+@pytest.mark.e2e
+@pytest.mark.parametrize("moment", ["starting", "running"])
 def test_ctrl_c_is_a_clean_stop_and_leaves_nothing_behind(tmp_path: Path, moment: str) -> None:
     before = set(os.listdir("/dev/shm"))
     arguments = ["train", str(RECIPE), "run.steps=5000", f"run.cache={tmp_path}/cache", "--run-dir", f"{tmp_path}/run"]

@@ -23,7 +23,7 @@ def trained_staleness(run: Run) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("staleness", [1, 2, pytest.param(4, marks=pytest.mark.e2e)])
+@pytest.mark.parametrize("staleness", [pytest.param(1, marks=pytest.mark.e2e), 2, pytest.param(4, marks=pytest.mark.e2e)])
 def test_with_a_slow_trainer_the_measured_maximum_is_the_bound(tmp_path: Path, staleness: int) -> None:
     run = run_pipeline(configure(tmp_path / "run", f"staleness={staleness}", SLOW_TRAINER, "run.steps=10"))
     assert_completed(run)
