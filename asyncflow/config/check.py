@@ -35,6 +35,10 @@ def check_runnable(config: RunConfig) -> None:
     workers = config.resources["trainer"].workers
     if workers > 1:
         raise ConfigError(f"resources.trainer.workers = {workers}: training on several ranks is not there yet; set it to 1")
+    placed = [role for role, settings in config.resources.items() if settings.devices != "cpu"]
+    if placed:
+        where = f"resources.{placed[0]}.devices = {config.resources[placed[0]].devices}"
+        raise ConfigError(f'{where}: workers compute on the CPU so far, so the device would stay idle; set it to "cpu"')
     publishers = config.resources["publisher"].workers
     if publishers != 1:
         raise ConfigError(f"resources.publisher.workers = {publishers}: there is one publisher a trained model; set it to 1")

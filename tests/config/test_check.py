@@ -78,3 +78,9 @@ def test_the_kv_width_is_the_next_multiple_of_16(tmp_path: Path) -> None:
 def test_the_last_batch_may_be_short(tmp_path: Path) -> None:
     config = load_text(tmp_path, MINIMAL, "run.steps=null", "run.total_groups=70", "batch_size=32")
     assert (config.total_groups, config.total_steps) == (70, 3)
+
+
+def test_what_is_well_formed_and_not_built_yet_is_refused_at_the_start_not_ignored(tmp_path: Path) -> None:
+    config = load_text(tmp_path, MINIMAL, "cluster.kind=cuda", "cluster.devices=4", "resources.trainer.devices=4")
+    with pytest.raises(ConfigError, match=r"resources.trainer.devices = 4: workers compute on the CPU so far"):
+        check_runnable(config)
