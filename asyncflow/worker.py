@@ -13,7 +13,9 @@ import sys
 import traceback
 from pathlib import Path
 
-from asyncflow.contracts.worker import WorkerArgs
+from asyncflow.contracts.worker import EXPELLED, WorkerArgs
+
+PEER_S = 3.0  # how long a worker whose peer is gone waits to hear that the run stops for a reason that others saw
 
 
 def parse(argv: list[str]) -> WorkerArgs:
@@ -28,7 +30,7 @@ def parse(argv: list[str]) -> WorkerArgs:
 
 
 def main(args: WorkerArgs) -> int:
-    """Run one worker to its end. Returns the exit code: 0 after a clean stop, 1 when it raised."""
+    """Run one worker to its end. Returns the exit code: 0 after a clean stop, 1 when it raised, EXPELLED when it may be started again."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal group; the launcher turns it into a stop for everyone
     set_threads(args.threads)
     from transfer_queue.security import Security
@@ -51,19 +53,30 @@ def set_threads(threads: int) -> None:
 
 def run_worker(args: WorkerArgs, security: object) -> int:
     from asyncflow.workers.context import WorkerContext
-    from asyncflow.workers.control import ControllerLost
+    from asyncflow.workers.control import ControllerLost, is_expelled
     from asyncflow.workers.roles import build_role
+    from transfer_queue.errors import QueueError
 
-    context = WorkerContext.connect(args, security)
+    try:
+        context = WorkerContext.connect(args, security)
+    except QueueError as error:
+        if not is_expelled(error):
+            raise
+        print(f"{args.name}: {error}", file=sys.stderr)
+        return EXPELLED
     signal.signal(signal.SIGTERM, lambda *_: context.control.request_stop())
     try:
         build_role(context).run()
     except ControllerLost as error:
         print(f"{args.name}: {error}", file=sys.stderr)
-        return 1
+        return EXPELLED
     except Exception as error:  # the boundary: whatever a stage raises must end the run with its name and traceback
         text = traceback.format_exc()
         print(f"{args.name} raised:\n{text}", file=sys.stderr)
+        if is_expelled(error):
+            return EXPELLED
+        if isinstance(error, ConnectionError | TimeoutError) and context.run_stops(PEER_S):
+            return 1  # a peer died: whoever saw it has named it, and this worker's own words would only hide the cause
         context.fail(f"{type(error).__name__}: {error}", text)
         return 1
     context.leave()

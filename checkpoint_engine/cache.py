@@ -82,6 +82,7 @@ class HostCache:
             raise ValueError(f"spare = {spare} must be at least 1: with one slot the served version would be overwritten; set spare >= 1")
         self._slots = [Slot(index) for index in range(spare + 1)]
         self._newest: Slot | None = None
+        self._closed = False
         self._clock = clock
         self._changed = threading.Condition()
 
@@ -137,7 +138,9 @@ class HostCache:
         return manifest
 
     def lease(self, holder: str, lease_s: float, weights: WeightsId | None = None) -> Lease | None:
-        """Hold a complete version (None: the newest) for at most `lease_s` seconds. None when the cache does not have it."""
+        """Hold a complete version (None: the newest) for at most `lease_s` seconds (>= 0, else ValueError). None when the cache does not have it."""
+        if not lease_s >= 0.0:  # also NaN, whose deadline would never come
+            raise ValueError(f"lease_s = {lease_s} must be >= 0: the lease would never end and its slot never be free; give seconds")
         with self._changed:
             for slot in [self._newest] if weights is None else self._slots:
                 if slot and slot.manifest and (weights is None or slot.manifest.weights == weights):
@@ -152,6 +155,8 @@ class HostCache:
             held = lease in lease.slot.leases
             lease.slot.leases.discard(lease)
             lease.slot.tainted |= tainted and held
+            if self._closed and not lease.slot.leases:
+                lease.slot.arena.close()
             self._changed.notify_all()
             return held
 
@@ -177,11 +182,14 @@ class HostCache:
             return True
 
     def close(self) -> None:
+        """Serve nothing any more. Memory that is leased goes with its last lease: what is read (loaded, exported) stays whole."""
         with self._changed:
+            self._closed = True
             self._newest = None
             for slot in self._slots:
                 slot.manifest = None
-                slot.arena.close()
+                if not slot.leases:
+                    slot.arena.close()
 
     def _deadlines(self) -> list[float]:
         return [lease.deadline for slot in self._slots for lease in slot.leases]

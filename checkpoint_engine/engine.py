@@ -121,7 +121,7 @@ class CollectiveEngine(CheckpointEngine):
         self._group = Group(store, rank, world_size, own, self._timeout_s, self._backend)
 
     async def send_weights(self, weights: Iterable[tuple[str, torch.Tensor]], label: WeightsId | None = None) -> WeightsId:
-        label = label or WeightsId("model", 0, self._sent)
+        label = WeightsId("model", 0, self._sent) if label is None else label
         self._sent = label.version + 1
         if self._rank < 0:
             for _ in weights:

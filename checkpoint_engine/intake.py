@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from checkpoint_engine import messages as m
 from checkpoint_engine.cache import HostCache, Reservation
-from checkpoint_engine.manifest import Manifest, check_manifest
+from checkpoint_engine.deadline import clamp_s
+from checkpoint_engine.manifest import MOST_BYTES, Manifest, check_manifest
 from checkpoint_engine.weights_id import WeightsId
 
 Send = Callable[[bytes, m.FromPublisher], None]
@@ -47,13 +48,13 @@ class Intake:
         self._numbers = 0
 
     def reserve(self, identity: bytes, request: m.Reserve) -> None:
-        problem = self._problem(request.weights)
+        problem = self._problem(request.weights, request.nbytes)
         if problem:
             self._send(identity, m.Refused(seq=request.seq, code="bad_request", message=problem))
             return
         self._revoke()  # whoever held a ticket is asking anew, or was replaced
         self._answer_parked()
-        self._parked = _Parked(identity, request, time.monotonic() + request.wait_s)
+        self._parked = _Parked(identity, request, time.monotonic() + clamp_s(request.wait_s))
         self.tick()
 
     def write(self, identity: bytes, request: m.Write, data: memoryview) -> None:
@@ -65,7 +66,11 @@ class Intake:
             problem = f"{len(data)} bytes at {request.offset}: chunks come in order, each of at most {m.MOST_CHUNK_BYTES} bytes; not written"
             self._send(identity, m.Refused(seq=request.seq, code="bad_request", message=problem))
             return
-        arena.grow(request.offset + len(data))
+        try:
+            arena.grow(request.offset + len(data))
+        except OSError as error:
+            self._send(identity, _no_memory(request.seq, request.offset + len(data), error))
+            return
         arena.array[request.offset : request.offset + len(data)] = data
         ticket.deadline = time.monotonic() + self._copy_timeout_s
         self._send(identity, m.Ok(seq=request.seq))
@@ -80,7 +85,7 @@ class Intake:
             reservation.arena.refresh()
             if manifest.weights != reservation.weights or manifest.total_bytes > reservation.arena.nbytes:
                 raise ValueError(f"the slot is for {reservation.weights} and has {reservation.arena.nbytes} bytes: {manifest.weights} is not taken")
-        except ValueError as error:
+        except (ValueError, OSError) as error:  # OSError: what the trainer added cannot be mapped here
             self._send(identity, m.Refused(seq=request.seq, code="bad_request", message=str(error)))
             return
         self._ticket = None
@@ -109,7 +114,12 @@ class Intake:
         if self._parked is None:
             return
         request = self._parked.request
-        reservation = self._cache.reserve(request.weights, request.nbytes)
+        try:
+            reservation = self._cache.reserve(request.weights, request.nbytes)
+        except OSError as error:
+            self._send(self._parked.identity, _no_memory(request.seq, request.nbytes, error))
+            self._parked = None
+            return
         if reservation is not None:
             self._numbers += 1
             self._ticket = _Ticket(self._numbers, request.member, reservation, now + self._copy_timeout_s)
@@ -135,9 +145,16 @@ class Intake:
         self._send(identity, m.Refused(seq=seq, code="unknown_ticket", message=problem))
         return None
 
-    def _problem(self, weights: WeightsId) -> str:
+    def _problem(self, weights: WeightsId, nbytes: int) -> str:
+        if weights.version < 0 or not 0 <= nbytes <= MOST_BYTES:
+            return f"{weights} with nbytes = {nbytes}: versions count from 0, a version takes 0..{MOST_BYTES} bytes; not taken"
         if weights.model != self._model or weights.epoch != self._epoch:
             return f"{weights} does not belong to {self._model!r}, epoch {self._epoch}: not taken; ask the controller for this model's publisher"
         if self._accepted is not None and not self._accepted < weights:
             return f"{weights} is not newer than {self._accepted}: not taken; versions only grow within an epoch"
         return ""
+
+
+def _no_memory(seq: int, nbytes: int, error: OSError) -> m.Refused:
+    problem = f"{nbytes} bytes of shared memory cannot be had on the publisher's host: {error}; nothing was taken. Give it more memory or fewer slots"
+    return m.Refused(seq=seq, code="no_memory", message=problem)

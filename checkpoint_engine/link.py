@@ -11,7 +11,7 @@ import zmq
 
 from checkpoint_engine import messages as m
 from checkpoint_engine.pull import PullFailed
-from checkpoint_engine.wire import Secure, connect_dealer, encode, from_publisher
+from checkpoint_engine.wire import Secure, connect_dealer, decode_from_publisher, encode
 
 _SLICE_MS = 100  # how late `cut` may be noticed
 
@@ -96,7 +96,7 @@ class Link:
         except zmq.Again:
             return None
         try:
-            record = from_publisher.decode(frames[0].buffer)
+            record = decode_from_publisher(frames[0].buffer)
         except msgspec.DecodeError as error:
             record = m.Refused(code="malformed", message=f"the publisher sent what is no record: {error}")
         return record, frames[1].buffer if len(frames) > 1 else memoryview(b"")

@@ -9,6 +9,8 @@ import torch
 
 from checkpoint_engine.weights_id import WeightsId
 
+MOST_BYTES = 1 << 44  # of a version
+MOST_DIMENSIONS = 64  # of a tensor; torch takes no more
 ALIGN = 64
 """Every tensor starts at a multiple of this many bytes: any dtype can be viewed in place, also after a tensor of odd length."""
 
@@ -50,7 +52,7 @@ def align_up(offset: int) -> int:
     return (offset + ALIGN - 1) // ALIGN * ALIGN
 
 
-def check_manifest(manifest: Manifest, most_bytes: int = 1 << 44) -> None:
+def check_manifest(manifest: Manifest, most_bytes: int = MOST_BYTES) -> None:
     """Refuse what cannot be laid out: called on every manifest that came over a wire. Raises ManifestError."""
     total = manifest.total_bytes
     if not 0 <= total <= most_bytes:
@@ -61,6 +63,8 @@ def check_manifest(manifest: Manifest, most_bytes: int = 1 << 44) -> None:
         if meta.name in names:
             raise ManifestError(f"tensor {meta.name!r} is listed twice: the version is refused")
         names.add(meta.name)
+        if len(meta.shape) > MOST_DIMENSIONS:
+            raise ManifestError(f"tensor {meta.name!r} has {len(meta.shape)} dimensions, torch takes {MOST_DIMENSIONS}: the version is refused")
         expected = math.prod(meta.shape) * dtype_of(meta.dtype).itemsize
         if any(size < 0 for size in meta.shape) or meta.nbytes != expected:
             raise ManifestError(f"tensor {meta.name!r}: {meta.dtype} {meta.shape} takes {expected} bytes, not {meta.nbytes}: the version is refused")

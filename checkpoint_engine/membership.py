@@ -11,6 +11,8 @@ SILENT_S = 3.0
 FORGET_S = 30.0
 """A member not heard of for this long is forgotten (its next sign of life is a join like any other)."""
 
+MOST_MEMBERS = 4096
+
 
 @dataclass
 class Member:
@@ -47,8 +49,9 @@ class Members:
     def remove(self, name: str) -> None:
         self._members.pop(name, None)
 
-    def forget_silent(self, now: float) -> None:
-        self._members = {name: member for name, member in self._members.items() if now - member.seen < FORGET_S}
+    def silent(self, now: float) -> list[str]:
+        """Members to be forgotten."""
+        return [name for name, member in self._members.items() if now - member.seen >= FORGET_S]
 
     def identity(self, name: str) -> bytes | None:
         member = self._members.get(name)

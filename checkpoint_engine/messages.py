@@ -216,7 +216,7 @@ class Published(FromPublisher):
 class Refused(FromPublisher):
     """The question could not be understood or granted."""
 
-    code: str  # "malformed" | "unknown_lease" | "unknown_ticket" | "bad_request"
+    code: str  # "malformed" | "unknown_lease" | "unknown_ticket" | "bad_request" | "no_memory"
     message: str
 
 

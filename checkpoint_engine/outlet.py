@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from checkpoint_engine import messages as m
 from checkpoint_engine.cache import HostCache, Lease
+from checkpoint_engine.deadline import clamp_s
 
 MOST_LEASE_S = 30.0
 SLOW_BYTES_S = 20e6
@@ -30,9 +31,8 @@ class Outlet:
         self._numbers = 0
 
     def pull(self, identity: bytes, request: m.Pull) -> None:
-        self.member_died(request.member)
-        lease_s = min(max(request.lease_s, 0.0), MOST_LEASE_S)
-        lease = self._cache.lease(request.member, lease_s)
+        self._end(request.member, tainted=False)  # it asks anew, so it has done with the old one
+        lease = self._cache.lease(request.member, clamp_s(request.lease_s, MOST_LEASE_S))
         if lease is None:
             self._send(identity, m.Offer(seq=request.seq))
             return
@@ -62,5 +62,14 @@ class Outlet:
             self._cache.release(held.lease)
 
     def member_died(self, member: str) -> None:
+        """Dead, or only silent and still reading: what it held is not written over."""
+        self._end(member, tainted=True)
+
+    def _end(self, member: str, tainted: bool) -> None:
         for number in [number for number, held in self._held.items() if held.member == member]:
-            self._cache.release(self._held.pop(number).lease)
+            self._cache.release(self._held.pop(number).lease, tainted)
+
+    def tick(self) -> None:
+        """Let go of leases that were revoked: a member that vanished without a word would keep their memory for ever."""
+        for number in [number for number, held in self._held.items() if not self._cache.holds(held.lease)]:
+            del self._held[number]

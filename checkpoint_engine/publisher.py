@@ -20,18 +20,21 @@ from checkpoint_engine import messages as m
 from checkpoint_engine.broadcast import check_bucket
 from checkpoint_engine.cache import HostCache, Reservation
 from checkpoint_engine.collective import check_timeout
+from checkpoint_engine.deadline import clamp_s
 from checkpoint_engine.digest import digested
 from checkpoint_engine.export import export_weights
 from checkpoint_engine.fanout import Fanout, FanoutSettings, SyncReport
 from checkpoint_engine.intake import Intake
 from checkpoint_engine.manifest import Manifest
+from checkpoint_engine.membership import MOST_MEMBERS
 from checkpoint_engine.outlet import Outlet
 from checkpoint_engine.wakeup import Wakeup
 from checkpoint_engine.weights_id import WeightsId
-from checkpoint_engine.wire import Secure, bind_router, encode, host_of, to_publisher
+from checkpoint_engine.wire import Secure, bind_router, decode_to_publisher, encode, host_of
 
 _TICK_S = 0.1  # how late `stop` and deadlines may be noticed
 _EXPORT_LEASE_S = 600.0
+_MOST_WAITING = 1024  # questions for a version that is not there yet
 
 
 class StopSignal(Protocol):
@@ -63,7 +66,7 @@ class Publisher:
         if transport not in ("collective", "pull"):
             raise ValueError(f"transport = {transport!r} is unknown: nothing would be sent; use 'collective' or 'pull'")
         settings = FanoutSettings(check_bucket(bucket_bytes), check_timeout(group_timeout_s), host_of(bind), backend)
-        self._collective = transport == "collective"
+        self._model, self._collective = model, transport == "collective"
         self._on_published = on_published
         self._router, self.endpoint = bind_router(bind, secure)
         self._wakeup = Wakeup()
@@ -131,8 +134,8 @@ class Publisher:
                 return
             identity, payload = frames[0].bytes, frames[1].buffer if len(frames) > 1 else memoryview(b"")
             try:
-                request = to_publisher.decode(payload)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                request = decode_to_publisher(payload)
+            except msgspec.DecodeError as error:
                 self._send(identity, m.Refused(code="malformed", message=f"{len(payload)} bytes are no record: {error}; nothing was done"))
                 continue
             self._handle(identity, request, frames[2].buffer if len(frames) > 2 else memoryview(b""))
@@ -166,14 +169,16 @@ class Publisher:
             case m.Discard():
                 self._intake.discard(identity, request)
             case m.AwaitPublished():
-                self._waiting.append((identity, request, time.monotonic() + request.wait_s))
+                self._await_published(identity, request)
 
     def _advance(self) -> None:
         while self._deaths:
             self._forget(self._deaths.popleft())
         while self._hashed and self._hashed[0][1].done():
             self._publish(*self._hashed.popleft())
-        self._fanout.members.forget_silent(time.monotonic())
+        for member in self._fanout.members.silent(time.monotonic()):
+            self._forget(member)
+        self._outlet.tick()
         self._fanout.tick()
         self._intake.tick()
         self._answer_waiting()
@@ -183,8 +188,19 @@ class Publisher:
         known = members.identity(request.member)
         if known is not None and known != identity:
             self._forget(request.member)  # the same name over another connection: the old one is gone
+        elif known is None and len(members) >= MOST_MEMBERS:
+            problem = f"{request.member!r} would be member {MOST_MEMBERS + 1}: it may not follow; names that went silent are forgotten, try again"
+            self._send(identity, m.Refused(seq=request.seq, code="bad_request", message=problem))
+            return
         members.heard(request.member, identity, request.collective and self._collective, request.have, time.monotonic())
         self._send(identity, m.Available(seq=request.seq, weights=self._cache.latest()))
+
+    def _await_published(self, identity: bytes, request: m.AwaitPublished) -> None:
+        if request.weights.model != self._model or len(self._waiting) >= _MOST_WAITING:
+            problem = f"{request.weights} is awaited from the publisher of {self._model!r}, where {len(self._waiting)} of {_MOST_WAITING} may wait"
+            self._send(identity, m.Refused(seq=request.seq, code="bad_request", message=f"{problem}: it would never come; ask for a version of it"))
+        else:
+            self._waiting.append((identity, request, time.monotonic() + clamp_s(request.wait_s)))
 
     def _forget(self, member: str) -> None:
         self._outlet.member_died(member)

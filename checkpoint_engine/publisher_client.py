@@ -18,7 +18,7 @@ from checkpoint_engine.arena import Arena, ArenaUnreachable, Mappings
 from checkpoint_engine.copy_out import copy_out
 from checkpoint_engine.manifest import Manifest
 from checkpoint_engine.weights_id import WeightsId
-from checkpoint_engine.wire import Reply, Secure, connect_dealer, encode, from_publisher
+from checkpoint_engine.wire import Reply, Secure, connect_dealer, decode_from_publisher, encode
 
 Tensors = Iterable[tuple[str, torch.Tensor]] | Callable[[], Iterable[tuple[str, torch.Tensor]]]
 
@@ -130,7 +130,11 @@ class PublisherClient:
     def _ask(self, question: m.ToPublisher, expected: type[Reply], wait_s: float = 0.0, *frames: Any) -> Reply:
         """Send and park for the answer of the same `seq`; older answers are dropped. A connection that ends ends the wait: an answer that was due
         on it never comes."""
-        self._socket.send_multipart([encode(question), *frames])
+        try:
+            self._socket.send_multipart([encode(question), *frames], zmq.NOBLOCK)
+        except zmq.Again:
+            what = f"{type(question).__name__} was not sent, for the publisher takes no more messages"
+            raise PublisherGone(f"{what}: it hangs or cannot be reached") from None
         end = time.monotonic() + wait_s + self._reply_s
         while (left := end - time.monotonic()) > 0:
             ready = zmq.zmq_poll([(self._socket, zmq.POLLIN), (self._monitor, zmq.POLLIN)], int(left * 1e3) + 1)
@@ -141,7 +145,7 @@ class PublisherClient:
                         continue  # it is not up yet, or refuses our keys: the deadline tells
                     raise PublisherGone(f"the publisher closed the connection while {type(question).__name__} waited: it ended or was killed")
                 break
-            answer = from_publisher.decode(self._socket.recv_multipart()[0])
+            answer = decode_from_publisher(self._socket.recv_multipart()[0])
             self._heard = True
             if answer.seq != question.seq:
                 continue

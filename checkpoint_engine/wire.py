@@ -10,14 +10,43 @@ import zmq
 
 from checkpoint_engine.messages import AnyFromPublisher, AnyToPublisher, FromPublisher, ToPublisher
 
+_MOST_MESSAGE_BYTES = 1 << 28  # a frame that claims more ends its connection before it is allocated
 _HIGH_WATER = 256  # messages a peer may lag behind before its connection drops or blocks
 
 encode = msgspec.msgpack.Encoder().encode
-to_publisher = msgspec.msgpack.Decoder(AnyToPublisher)
-from_publisher = msgspec.msgpack.Decoder(AnyFromPublisher)
+_TO_PUBLISHER = msgspec.msgpack.Decoder(AnyToPublisher)
+_FROM_PUBLISHER = msgspec.msgpack.Decoder(AnyFromPublisher)
 Reply = TypeVar("Reply", bound=FromPublisher)
+R = TypeVar("R")
 
-__all__ = ["FromPublisher", "Secure", "ToPublisher", "bind_router", "connect_dealer", "encode", "from_publisher", "host_of", "to_publisher"]
+__all__ = [
+    "FromPublisher",
+    "Secure",
+    "ToPublisher",
+    "bind_router",
+    "connect_dealer",
+    "decode_from_publisher",
+    "decode_to_publisher",
+    "encode",
+    "host_of",
+]
+
+
+def decode_to_publisher(frame: bytes | memoryview) -> AnyToPublisher:
+    """Raises msgspec.DecodeError for whatever is wrong with the frame."""
+    return _decode(_TO_PUBLISHER, frame)
+
+
+def decode_from_publisher(frame: bytes | memoryview) -> AnyFromPublisher:
+    """Raises msgspec.DecodeError for whatever is wrong with the frame."""
+    return _decode(_FROM_PUBLISHER, frame)
+
+
+def _decode(decoder: msgspec.msgpack.Decoder[R], frame: bytes | memoryview) -> R:
+    try:
+        return decoder.decode(frame)
+    except (UnicodeDecodeError, RecursionError) as error:  # msgspec lets these two through as they are
+        raise msgspec.DecodeError(str(error)) from error
 
 
 class Secure(Protocol):
@@ -47,6 +76,7 @@ def bind_router(bind: str, secure: Secure | None) -> tuple[zmq.Socket[bytes], st
         raise ValueError(f"bind = {bind!r} names no address that others could connect to: refused; bind one address of this host")
     socket = _socket(zmq.ROUTER)
     socket.ipv6 = ":" in host
+    socket.maxmsgsize = _MOST_MESSAGE_BYTES
     key = secure.server(socket) if secure else ""
     socket.bind(bind)
     endpoint = socket.getsockopt_string(zmq.LAST_ENDPOINT)

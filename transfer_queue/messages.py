@@ -1,7 +1,8 @@
 """Every record that crosses a socket of the queue, in one place.
 
 A client talks to the controller with one `Request` and gets exactly one reply to it (an `Ok*` record or `ErrorReply`), possibly later: requests that
-cannot be met yet are *parked* by the controller until they can, until `wait_s` is over (the reply is then empty), or until a `Cancel` names them.
+cannot be met yet are *parked* by the controller until they can, until `wait_s` is over (the reply is then empty), until a `Cancel` names them, or
+until their member's incarnation ends (the reply is then the error `stale_incarnation`).
 Shards carry tensor bytes and are reached by the client itself: no caller ever names a shard or a row index.
 
 Units: seconds (`*_s`), bytes (`*_bytes`), groups unless a field says rows. Versions count committed global batches of the topic's model; 0 is a

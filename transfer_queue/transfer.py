@@ -13,7 +13,7 @@ import numpy as np
 from transfer_queue import messages as m
 from transfer_queue.codec import Column, Packed, pack
 from transfer_queue.connection import Connection
-from transfer_queue.errors import Gone, QueueError
+from transfer_queue.errors import Gone, QueueError, QueueTimeout
 from transfer_queue.gather import Gather
 from transfer_queue.layout import Layout
 from transfer_queue.link import Link
@@ -46,8 +46,7 @@ class Transfer(Connection):
             return {name: [] for name in packed}
         layout = Layout.of(gids)
         packed = {name: layout.sort(column) for name, column in packed.items()}
-        index = self._next_shard()
-        first = self._store(index, list(packed.values()), layout.bounds)
+        index, first = self._store_where_room_is(list(packed.values()), layout.bounds)
         return {name: layout.slices(index, first + turn * layout.groups, column) for turn, (name, column) in enumerate(packed.items())}
 
     def publish(
@@ -109,10 +108,28 @@ class Transfer(Connection):
         pending.silent = True  # awaited here, and nobody else's business
         return pending
 
+    def _store_where_room_is(self, columns: list[Packed], bounds: np.ndarray) -> tuple[int, int]:
+        """(shard, number of the first block). One shard may be full while others have room: what was admitted is refused only when all are full."""
+        index = self._next_shard()
+        for _ in self.registration.shards[1:]:
+            try:
+                return index, self._store(index, columns, bounds)
+            except QueueError as error:
+                if error.code != "capacity":
+                    raise
+            index = self._next_shard()
+        return index, self._store(index, columns, bounds)
+
     def _store(self, index: int, columns: list[Packed], bounds: np.ndarray) -> int:
         cuts = [(column.offsets[bounds] * column.values.itemsize).tolist() for column in columns]
         request = sm.Write(owner=self.owner, cuts=cuts)
-        written, _ = self._ask(index, request, [column.values.view(np.uint8) for column in columns]).result(self.timeout_s)
+        pending = self._ask(index, request, [column.values.view(np.uint8) for column in columns])
+        try:
+            written, _ = pending.result(self.timeout_s)
+        except QueueTimeout:  # nobody will name what is stored after all: it would stay until this incarnation ends
+            count = sum(len(marks) - 1 for marks in cuts)
+            pending.late = lambda reply: self._shard(index).post(sm.Free(blocks=list(range(reply[0].first, reply[0].first + count))))
+            raise
         return int(written.first)
 
     def _read(self, gids: list[int], columns: dict[str, list[m.Slice | None]], spec: m.TopicSpec) -> dict[str, Column]:

@@ -22,6 +22,7 @@ class Loss(Protocol):
     """A `LossFunction` of contracts/train.py that also says what its sums are divided by."""
 
     needs_entropy: bool  # whether the engine must compute the entropy [R, T]
+    counts: frozenset[str]  # metrics that are counts: they are added up and never divided
 
     def denominator(self, batch: RowBatch) -> float:
         """What this micro-batch adds to the denominator of its global batch."""
@@ -37,6 +38,8 @@ class PolicyLoss:
     Columns it reads: advantages [R]; finish [R]; old_logprobs or rollout_logprobs [R, T] by `old_logprobs`; ref_logprobs [R, T] if kl_coef > 0.
     aggregation "token": each token counts alike; "sequence": each sequence counts alike, a token by 1 / length.
     """
+
+    counts = frozenset({"masked_rows", "missing_logprobs"})
 
     def __init__(self, settings: AlgorithmSettings) -> None:
         self._settings = settings
@@ -102,6 +105,13 @@ class PolicyLoss:
         left_out = ~rows[: batch.real_rows]
         missing = batch.response_mask & rows[:, None] & ~mask
         return {"masked_rows": float(left_out.sum()), "missing_logprobs": float(missing.sum())}
+
+
+def averages(sums: Metrics, denominator: float, counts: frozenset[str]) -> Metrics:
+    """A global batch's metrics: sums divided as the gradient was, counts as they are. Over a denominator of 0 (every row masked) nothing has a mean:
+    the averages are absent, for absent is never 0."""
+    means = {name: value / denominator for name, value in sums.items() if name not in counts} if denominator else {}
+    return means | {name: value for name, value in sums.items() if name in counts}
 
 
 def k3(log_probs: torch.Tensor, other: torch.Tensor) -> torch.Tensor:

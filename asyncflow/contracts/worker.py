@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
 import msgspec
 
+EXPELLED = os.EX_TEMPFAIL  # exit code of a worker that lost touch with the controller, or counts as dead there: started again, it joins anew
 
 class WorkerArgs(msgspec.Struct, frozen=True):
     """All that a launcher gives to a worker, here or on another host: who it is, and where the controller is."""

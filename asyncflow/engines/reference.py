@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
+from asyncflow.algorithms.loss import averages
 from asyncflow.algorithms.registry import make_loss
 from asyncflow.contracts.batch import StageBatch
 from asyncflow.contracts.rollout import Request, Sampling
@@ -40,7 +41,7 @@ class StepRecord(msgspec.Struct, frozen=True):
     digest: str  # of these weights, as a publisher would compute it
     reward_mean: float
     grad_norm: float
-    metrics: dict[str, float]  # of the loss, divided by the global denominator
+    metrics: dict[str, float]  # of the loss, divided by the global denominator; counts are not
 
 
 class ReferenceLoop:
@@ -115,7 +116,7 @@ class ReferenceLoop:
             step = self._engine.optimizer_step(denominator)
             self._engine.lr_scheduler_step()
         self._version += 1
-        metrics = {name: value / max(denominator, 1.0) for name, value in sums.items()}
+        metrics = averages(sums, denominator, self._loss.counts)
         return StepRecord(self._version, self.digest(), float(batch.scalar("rewards").mean()), step.grad_norm, metrics)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from asyncflow.contracts.worker import EXPELLED
 from asyncflow.launch.parent import exit_with_parent
 
 VISIBLE = {"cuda": "CUDA_VISIBLE_DEVICES", "npu": "ASCEND_RT_VISIBLE_DEVICES"}  # which accelerators a process may see
@@ -74,6 +75,8 @@ class Child:
 
 def cause_of(exit_code: int) -> str:
     """An exit code in words."""
+    if exit_code == EXPELLED:
+        return "out of touch with the controller"
     if exit_code >= 0:
         return f"exit code {exit_code}"
     try:

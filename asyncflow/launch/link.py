@@ -2,45 +2,47 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from transfer_queue.client import Pending, QueueClient
 from transfer_queue.errors import QueueError, QueueGone, QueueRefused, QueueTimeout
-from transfer_queue.messages import Directive, OkDirective
+from transfer_queue.messages import Directive, OkDirective, OkEmpty
 from transfer_queue.security import Security
 
 NAME = "launcher"
 WATCH_S = 1.0  # a heartbeat at least this often; changes arrive at once
 ANSWER_S = 5.0  # deadline of notices, which a healthy controller answers at once
+SILENT_S = 15.0  # a directive that is overdue by this long will not come: the controller hangs
 LOST = (QueueError, QueueGone, QueueRefused, QueueTimeout)
 
 
 class ControllerLink:
-    """Directive in, notices out. A controller that is gone is no error here: its process end says so, and `directive` stays as it was."""
+    """Directive in, notices out. A controller that is gone or hangs is no error here: `lost` says so and why, and `directive` stays as it was."""
 
     def __init__(self, url: str, key: str | None, timeout_s: float) -> None:
         """Registers. Raises what `QueueClient.connect` raises."""
         security = Security.load(Path(key)) if key is not None else None
         self._client = QueueClient.connect(url, name=NAME, role=NAME, security=security, timeout_s=timeout_s)
         self.directive = Directive(revision=-1, state="run")
-        self.lost = False
+        self.lost: str | None = None  # why nothing comes from the controller any more
         self._pending: Pending[OkDirective] | None = None
+        self._asked_s = 0.0
 
     def poll(self, timeout_s: float, *extra: Any) -> set[Any]:
         """Wait for a new directive, or for one of `extra` (descriptors) to become readable; returns the ready ones of `extra`."""
-        if self._pending is None and not self.lost:
+        if self._pending is None and self.lost is None:
             self._watch(WATCH_S)
         ready = self._client.poll(timeout_s, *extra)
-        if self._pending is not None and self._pending.done():
+        if self._pending is not None and (self._pending.done() or time.monotonic() > self._asked_s + WATCH_S + SILENT_S):
             self._take()
         return {item for item in ready if not isinstance(item, Pending)}
 
     def refresh(self) -> None:
         """The directive as it is now."""
-        if self.lost:
+        if self.lost is not None:
             return
         if self._pending is None:
             self._watch(0.0)
@@ -50,20 +52,24 @@ class ControllerLink:
 
     def dead(self, name: str, cause: str, fatal: bool) -> None:
         """Tell that a process ended. `fatal` ends the run."""
-        with contextlib.suppress(*LOST):
-            self._client.member_dead(name, cause, fatal=fatal).result(ANSWER_S)
+        self._notice(lambda: self._client.member_dead(name, cause, fatal=fatal))
 
     def stop(self, reason: str) -> None:
         """Ask for the end of the run."""
-        with contextlib.suppress(*LOST):
-            self._client.stop(reason).result(ANSWER_S)
+        self._notice(lambda: self._client.stop(reason))
 
     def close(self) -> None:
         """Leave, so that the controller may end."""
-        if not self.lost:
-            with contextlib.suppress(*LOST):
-                self._client.leave().result(ANSWER_S)
+        self._notice(self._client.leave)
         self._client.close()
+
+    def _notice(self, send: Callable[[], Pending[OkEmpty]]) -> None:
+        """Once lost, nothing is waited for any more: the end of a run has many notices."""
+        if self.lost is None:
+            try:
+                send().result(ANSWER_S)
+            except LOST as error:
+                self.lost = str(error)
 
     def alive(self, names: Iterable[str]) -> bool:
         """Whether all of these members are registered now."""
@@ -71,12 +77,17 @@ class ControllerLink:
         return present.issuperset(names)
 
     def _watch(self, wait_s: float) -> None:
-        self._pending = self._client.watch(seen=self.directive.revision, wait_s=wait_s)
+        self._asked_s = time.monotonic()
+        try:
+            self._pending = self._client.watch(seen=self.directive.revision, wait_s=wait_s)
+        except LOST as error:
+            self.lost = str(error)
 
     def _take(self) -> None:
-        assert self._pending is not None
+        if self._pending is None:
+            return
         try:
             self.directive = self._pending.result(ANSWER_S).directive
-        except LOST:
-            self.lost = True
+        except LOST as error:
+            self.lost = str(error)
         self._pending = None

@@ -15,9 +15,10 @@ from pathlib import Path
 import msgspec
 
 from asyncflow.config import RunConfig
+from asyncflow.contracts.worker import EXPELLED
 from asyncflow.launch.child import Child, ChildSpec, cause_of
 from asyncflow.launch.forkserver import context
-from asyncflow.launch.link import WATCH_S, ControllerLink
+from asyncflow.launch.link import LOST, WATCH_S, ControllerLink
 from asyncflow.launch.nursery import Nursery
 from asyncflow.launch.plan import client_key, log_of, shard_specs, worker_specs
 from asyncflow.launch.prepare import with_paths
@@ -50,6 +51,7 @@ class LocalLauncher:
         self.nursery = Nursery(context(config), limits.restarts, limits.restart_window_s)
         self.link: ControllerLink | None = None
         self._key = client_key(config)
+        self._unreplaceable: set[str] = set()  # workers whose failure is the run's, also on the way out
 
     def run(self) -> str:
         """Everything from the first process to the last. Main thread only (it handles Ctrl-C and SIGTERM)."""
@@ -85,7 +87,10 @@ class LocalLauncher:
         limits = self.config.limits
         url = self._ask(signals, CONTROLLER, "asyncflow.launch.controller:run", self.config.encode(), limits.start_s).decode()
         self.say(f"controller at {url}")
-        self.link = ControllerLink(url, self._key, limits.start_s)
+        try:
+            self.link = ControllerLink(url, self._key, limits.start_s)
+        except LOST as error:
+            raise RunFailed(f"the launcher cannot join the run: {error}") from error
         self._start_all(signals, shard_specs(self.config, url, self._key))
         self._start_all(signals, self._workers(self.config, url, self._key))
 
@@ -115,6 +120,7 @@ class LocalLauncher:
         assert self.link is not None
         for spec in specs:
             self.nursery.start(spec)
+        self._unreplaceable |= {spec.name for spec in specs if is_worker(spec) and not spec.restartable}
         names = [spec.name for spec in specs]
         deadline = time.monotonic() + self.config.limits.start_s
         while not self.link.alive(names) and self._going():
@@ -142,17 +148,24 @@ class LocalLauncher:
             self.link.stop(INTERRUPTED)
             self.link.refresh()
             raise RunFailed(INTERRUPTED)
+        self._look_at_ends()
+        if self.link.lost is not None and self._going():
+            self._look_at_ends()  # the controller's own end would be the cause
+            raise RunFailed(f"controller does not answer: {self.link.lost}")
+        self._tick()
+
+    def _look_at_ends(self) -> None:
         for child, code in self.nursery.ended():
             self._on_end(child, code)
-        self._tick()
 
     def _on_end(self, child: Child, code: int) -> None:
         """What an ended process means for the run."""
         assert self.link is not None
         spec, cause = child.spec, cause_of(code)
         if spec.name == CONTROLLER:
+            self._show_log(child, code)
             raise RunFailed(f"controller died: {cause}")
-        if code < 0 and spec.restartable:
+        if (code < 0 or code == EXPELLED) and spec.restartable:
             self.link.dead(spec.name, cause, fatal=False)
             if self.nursery.restart(child):
                 self.say(f"{spec.name} died ({cause}): restarted, {self.nursery.restarts[spec.name]} so far")
@@ -161,12 +174,17 @@ class LocalLauncher:
         self.link.refresh()
         if not self._going() or (code == 0 and spec.restartable):
             return  # the run is over, or the worker left in order
-        if code > 0:
-            self.say(f"the end of {spec.log}:\n{child.tail()}")
+        if self.link.lost is not None:
+            return  # then this end is a consequence: `_step` names the cause
+        self._show_log(child, code)
         self.link.dead(spec.name, cause, fatal=True)
         self.link.refresh()
         if self._going():
             raise RunFailed(f"{spec.name} died: {cause}")
+
+    def _show_log(self, child: Child, code: int) -> None:
+        if code > 0:
+            self.say(f"the end of {child.spec.log}:\n{child.tail()}")
 
     def _stop_reason(self) -> str:
         assert self.link is not None
@@ -190,10 +208,10 @@ class LocalLauncher:
                 if codes[name] != 0:
                     self.link.dead(name, cause_of(codes[name]), fatal=False)  # else the controller waits for it to leave
             self.link.close()
-        codes |= self.nursery.end(self.config.limits.drain_s if self.link is not None and not self.link.lost else 0.0)
+        codes |= self.nursery.end(self.config.limits.drain_s if self.link is not None and self.link.lost is None else 0.0)
         for name in sorted(self.nursery.unwilling):
             self.say(f"{name} did not end by itself within limits.drain_s = {self.config.limits.drain_s:g} s: it was signalled")
-        failed = [name for name, code in codes.items() if code > 0]
+        failed = [name for name, code in codes.items() if code > 0 or (code < 0 and name in self._unreplaceable)]
         return f"{', '.join(failed)} failed while the run ended; see {self.config.run_dir / 'logs'}" if failed else None
 
     def _drain(self, signals: Signals, link: ControllerLink) -> dict[str, int]:
@@ -202,7 +220,7 @@ class LocalLauncher:
         deadline = time.monotonic() + self.config.limits.drain_s
         while any(is_worker(child.spec) for child in self.nursery.children.values()):
             left_s = deadline - time.monotonic()
-            if left_s <= 0 or link.lost or CONTROLLER not in self.nursery.children or signals.take():
+            if left_s <= 0 or link.lost is not None or CONTROLLER not in self.nursery.children or signals.take():
                 break
             link.poll(min(left_s, WATCH_S), *self.nursery.sentinels(), signals)
             codes |= {child.spec.name: code for child, code in self.nursery.ended()}

@@ -13,6 +13,10 @@ import msgspec
 FLUSH_S = 0.5
 
 
+class RecordLost(OSError):
+    """The disk does not take the record any more."""
+
+
 class LineLog:
     """One JSON line a record. `append` may be called from one thread; lines are on disk within a second, all of them after `close`."""
 
@@ -22,11 +26,14 @@ class LineLog:
         self._lines: deque[bytes] = deque()  # filled by one thread, emptied by another: both ends are atomic
         self._lock = threading.Lock()  # held while writing, so that lines keep their order
         self._closing = threading.Event()
+        self._error: OSError | None = None
         self._thread = threading.Thread(target=self._run, name=f"flush {path.name}", daemon=True)
         self._thread.start()
 
     def append(self, record: Any) -> None:
-        """Encode and keep; no system call."""
+        """Encode and keep; no system call. Raises RecordLost once writing has failed: a run without its record ends, else lines would pile up."""
+        if self._error is not None:
+            raise RecordLost(f"{self._file.name} cannot be written: {self._error}; nothing is recorded any more; free the disk") from self._error
         self._lines.append(self._encoder.encode(record))
 
     def flush(self) -> None:
@@ -44,8 +51,11 @@ class LineLog:
         self._file.close()
 
     def _run(self) -> None:
-        while not self._closing.wait(FLUSH_S):
-            self.flush()
+        try:
+            while not self._closing.wait(FLUSH_S):
+                self.flush()
+        except OSError as error:
+            self._error = error
 
     def __enter__(self) -> LineLog:
         return self

@@ -5,6 +5,7 @@ It lives in the controller's process and is called by it, so it is cheap: an enc
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -25,6 +26,12 @@ class Standing(msgspec.Struct, frozen=True):
     clocks: dict[str, Mapping[str, float]]  # the same → cumulative seconds by activity, as of its last heartbeat
 
 
+def writable(event: Event) -> Event:
+    """JSON has no NaN and no infinity, and `null` would say "not measured": such a number becomes a word ("nan", "inf"), which float() reads."""
+    words = {name: str(value) for name, value in event.data.items() if isinstance(value, float) and not math.isfinite(value)}
+    return msgspec.structs.replace(event, data={**event.data, **words}) if words else event
+
+
 class Recorder:
     """Writes both logs of one run."""
 
@@ -40,6 +47,7 @@ class Recorder:
 
     def on_event(self, event: Event) -> None:
         """Called by the controller, synchronously."""
+        event = writable(event)
         self._events.append(event)
         self._lines += 1
         if event.kind == "commit":

@@ -28,7 +28,7 @@ class StepRecord(msgspec.Struct, frozen=True):
     shares: dict[str, dict[str, float]]  # role → share of its workers' time that was busy, wait, paused
     tokens_per_s: float | None  # trained tokens
     tokens_per_s_device: float | None  # the same over all devices of all roles
-    info: dict[str, float]  # the trainer's own numbers of the step
+    info: dict[str, float]  # the trainer's own numbers of the step, finite ones; the event log has the others
 
 
 class Summary(msgspec.Struct, frozen=True):

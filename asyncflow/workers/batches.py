@@ -17,8 +17,8 @@ class BatchStream:
     canonical: wait for the whole batch and go by gid, so that the order of arrival leaves no trace (staleness 0, bit for bit).
     """
 
-    def __init__(self, context: WorkerContext, stage: Stage, micro_groups: int, canonical: bool, on_wait: Callable[[], object]) -> None:
-        """`on_wait` is called before every wait for data."""
+    def __init__(self, context: WorkerContext, stage: Stage, micro_groups: int, canonical: bool, on_wait: Callable[[], bool]) -> None:
+        """`on_wait` is called before every wait for data. False: it has waited itself and did not get done, so it is called again at once."""
         self._context, self._stage, self._micro_groups, self._canonical, self._on_wait = context, stage, micro_groups, canonical, on_wait
         self.leases: list[int] = []
         self.groups = 0
@@ -53,8 +53,7 @@ class BatchStream:
         while not context.control.stopping:
             pending = context.client.take(context.topic.name, self._stage.name, limit=limit, at_least=limit, step=step, wait_s=IDLE_S)
             while not (pending.done() or context.control.stopping):
-                self._on_wait()
-                context.wait(IDLE_S)
+                context.wait(IDLE_S if self._on_wait() else 0.0)
             pending.cancel()
             taken = pending.result(REPLY_S)
             if taken.lease >= 0:

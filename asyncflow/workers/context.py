@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import time
 from typing import TYPE_CHECKING, Any
 
 from asyncflow.config import RunConfig
@@ -52,6 +53,18 @@ class WorkerContext:
             self.client.poll(timeout_s, self.wake)
         self.wake.clear()
         self.control.check()
+
+    def pump(self) -> None:
+        """Take in the replies that have come, without waiting: while a worker computes, nobody else looks at its sockets."""
+        self.client.poll(0.0)
+
+    def run_stops(self, within_s: float) -> bool:
+        """Wait for the run's stop, at most `within_s`: whether it came. For a worker whose peer is gone and who cannot know why."""
+        deadline = time.monotonic() + within_s
+        while self.control.directive.state != "stop" and (left_s := deadline - time.monotonic()) > 0:
+            self.client.poll(left_s, self.wake)
+            self.wake.clear()
+        return self.control.directive.state == "stop"
 
     def fail(self, error: str, text: str) -> None:
         """Tell the controller that this worker raised. Best effort with a short deadline: the launcher sees the exit code as well."""

@@ -18,6 +18,11 @@ class ControllerLost(RuntimeError):
     """The controller did not answer by the deadline: there is no run to work for."""
 
 
+def is_expelled(error: BaseException) -> bool:
+    """Whether the controller counts this incarnation as dead (its heartbeat came too late): its leases are others' by now, and a new one may join."""
+    return isinstance(error, QueueError) and error.code == "stale_incarnation"
+
+
 class ControlLink:
     """Keeps `directive` current in a thread of its own, so that a long computation does not stop the heartbeat.
 
@@ -34,10 +39,12 @@ class ControlLink:
         self._lock = threading.Lock()
         self._duty_done: str | None = None
         self._duty_unconfirmed = False
+        self._cancelled: list[tuple[int, int]] = []  # told, and not yet taken by the worker's loop
         self._error: BaseException | None = None
         self._closing = False
         self.stop_requested = False  # SIGTERM: this worker alone leaves
         self.directive: Directive = self._first()
+        self._cancelled += self.directive.cancelled
         self._thread = threading.Thread(target=self._run, name="control", daemon=True)
         self._thread.start()
 
@@ -86,6 +93,13 @@ class ControlLink:
             self._duty_done, self._duty_unconfirmed = duty, True
         self._poke.set()
 
+    def take_cancelled(self) -> list[tuple[int, int]]:
+        """Attempts (gid, fence) that the controller ended since the last call. A directive names them only until it was seen, and the heartbeat sees
+        many while the loop computes: so they are kept here."""
+        with self._lock:
+            cancelled, self._cancelled = self._cancelled, []
+        return cancelled
+
     def close(self) -> None:
         self._closing = True
         self._poke.set()
@@ -97,11 +111,17 @@ class ControlLink:
         try:
             while not self._closing:
                 self._beat()
-        except (QueueError, OSError) as error:
+        except Exception as error:  # carried to the worker's loop, whatever it is: without heartbeats this worker is as good as dead
             if not self._closing:
-                self._error = ControllerLost(f"controller: no directive within {self._deadline_s:g} s ({error}); this worker ends")
-                self._error.__cause__ = error
+                self._error = self._explained(error)
                 self._wake.set()
+
+    def _explained(self, error: Exception) -> BaseException:
+        if is_expelled(error) or not isinstance(error, QueueError | OSError):
+            return error
+        lost = ControllerLost(f"controller: no directive within {self._deadline_s:g} s ({error}); this worker ends")
+        lost.__cause__ = error
+        return lost
 
     def _beat(self) -> None:
         self._poke.clear()
@@ -118,6 +138,7 @@ class ControlLink:
         with self._lock:
             changed = directive.revision != self.directive.revision
             self.directive = directive
+            self._cancelled += directive.cancelled
             if done is not None:
                 self._duty_unconfirmed = False
         if changed or done is not None:

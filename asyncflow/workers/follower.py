@@ -46,11 +46,16 @@ class WeightsFollower:
             endpoint=endpoint,
             secure=self._context.security,
             on_ready=lambda _: self._context.wake.set(),
-            on_error=lambda error: print(f"{self._context.member}: {type(error).__name__}: {error}", file=sys.stderr),
+            on_error=self._on_error,
             on_transfer=lambda receiving: self._context.phases.set("receive" if receiving else "idle", "receiver"),
             spare=settings.cache_slots,
             collective=settings.transport == "collective",
         )
+
+    def _on_error(self, error: Exception) -> None:
+        """On the receiver's thread. The error may have ended it, which `want` tells: the worker's loop must look."""
+        print(f"{self._context.member}: {type(error).__name__}: {error}", file=sys.stderr)
+        self._context.wake.set()
 
     @property
     def pending(self) -> bool:
@@ -58,12 +63,14 @@ class WeightsFollower:
         newest = self._receiver.latest() if self._receiver is not None else None
         return newest is not None and (self.loaded is None or newest > self.loaded)
 
-    def load_newest(self, load: Load) -> bool:
-        """At a safe point: load the newest version if it is newer. The label is the version received, never the one asked for."""
+    def load_newest(self, *loads: Load) -> bool:
+        """At a safe point: load the newest version, if it is newer, by every one of `loads` (a process may compute with a model in several places).
+        The label is the version received, never the one asked for."""
         if not self.pending or self._receiver is None:
             return False
         with self._receiver.get_weights() as held:
-            load(held.weights, held)
+            for load in loads:
+                load(held.weights, held)
         self.loaded = held.weights
         self._context.control.report_loaded(self.model, held.weights.version)
         return True

@@ -49,6 +49,11 @@ class GroupBook:
     def __len__(self) -> int:
         return len(self._groups)
 
+    @property
+    def unfinished(self) -> int:
+        """Rows that are generated or wait for a slot, those that a pause has aborted and that are about to be resumed included."""
+        return len(self._requests)
+
     def __contains__(self, gid: int) -> bool:
         return gid in self._groups
 

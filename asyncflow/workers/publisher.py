@@ -24,6 +24,7 @@ class PublisherWorker:
         self._export_every = context.config.weights.export_every
         self._members: set[str] = set()
         self._exported: WeightsId | None = None
+        self._covered = -1  # multiples of `export_every` that the exports so far reached or passed; 0 is version 0's
         self._stop = threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._serve, name="publisher", daemon=True)
@@ -62,10 +63,12 @@ class PublisherWorker:
     # -------------------------------------------------------------- exports
 
     def _export_if_due(self) -> None:
+        """When a multiple of `export_every` is reached or passed: versions may follow one another faster than this loop sees them."""
         published = self._publisher.published
-        if published is None or self._export_every is None or published.version % self._export_every:
-            return
-        self._export(published)
+        if published is not None and self._export_every is not None and published.version // self._export_every > self._covered:
+            self._export(published)
+            assert self._exported is not None
+            self._covered = self._exported.version // self._export_every
 
     def _export_last(self) -> None:
         """What the run ends with, whichever version that is."""
@@ -74,10 +77,14 @@ class PublisherWorker:
             self._export(published)
 
     def _export(self, weights: WeightsId) -> None:
+        """A newer version may be served by the time it is written: the directory is called by what it holds."""
         if weights == self._exported:
             return
-        path = self._context.config.run_dir / EXPORTS / f"{self._model}-{weights.epoch}.{weights.version}"
-        self._exported = weights = self._publisher.export(path, base=self._model_dir)
+        folder = self._context.config.run_dir / EXPORTS
+        draft = folder / f".{self._model}"
+        self._exported = weights = self._publisher.export(draft, base=self._model_dir)
+        path = folder / f"{self._model}-{weights.epoch}.{weights.version}"
+        draft.rename(path)
         data: dict[str, float | int | str] = {"model": weights.model, "version": weights.version, "digest": weights.digest, "path": str(path)}
         self._context.client.report("export", data).result(REPLY_S)
 

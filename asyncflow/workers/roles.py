@@ -55,6 +55,7 @@ def build_rollout(context: WorkerContext) -> Worker:
 
 
 def build_evaluator(context: WorkerContext) -> Evaluator | None:
+    from asyncflow.rewards.deadline import DeadlineScorer
     from asyncflow.workers.evaluation import Evaluator
 
     settings = context.config.evaluation
@@ -62,7 +63,7 @@ def build_evaluator(context: WorkerContext) -> Evaluator | None:
         return None
     task = load_task(context.config)
     questions = task.held_out(settings.items)
-    return Evaluator(context, [question.prompt_ids for question in questions], lambda item, answer: task.score(questions[item].item, answer))
+    return Evaluator(context, questions, DeadlineScorer(task.score, context.config.limits.reward_s))
 
 
 def build_trainer(context: WorkerContext) -> Worker:
@@ -110,5 +111,6 @@ def build_stage(context: WorkerContext, stage: Stage, followers: dict[str, Weigh
     if stage.model is not None and not context.config.models[stage.model].frozen:
         from asyncflow.workers.follower import WeightsFollower
 
-        follower = followers.setdefault(stage.model, WeightsFollower(context, stage.model))
+        follower = followers.get(stage.model) or WeightsFollower(context, stage.model)
+        followers[stage.model] = follower  # one a process and model: a member joins a publisher once
     return StageLoop(context, stage, compute, follower)

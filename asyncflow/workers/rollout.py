@@ -7,19 +7,16 @@ from __future__ import annotations
 
 import time
 
-import numpy as np
-
 from asyncflow.contracts.rollout import Chunk, RolloutEngine, Sampling
 from asyncflow.contracts.weights import WeightsId
 from asyncflow.workers.context import REPLY_S, WorkerContext
 from asyncflow.workers.evaluation import Evaluator
 from asyncflow.workers.follower import WeightsFollower
 from asyncflow.workers.groups import GroupBook
+from asyncflow.workers.prompts import PromptReader
 from asyncflow.workers.row_writer import FinishedRow, RowWriter
 from transfer_queue.client import Pending
-from transfer_queue.codec import Column
-from transfer_queue.errors import Gone
-from transfer_queue.messages import GroupLease, OkProgress, OkPulled
+from transfer_queue.messages import OkProgress, OkPulled
 
 IDLE_S = 30.0  # longest single wait; every wake-up before it is an event
 
@@ -33,13 +30,13 @@ class RolloutWorker:
         sampling = Sampling(settings.temperature, settings.stop_token_ids)
         self._book = GroupBook(context.config.run.seed, sampling, settings.response_width, self._rows_per_group)
         self._follower = WeightsFollower(context, "policy")
+        self._prompts = PromptReader(context)
         self._writer = RowWriter(context, bound=4 * settings.slots)
         self._pull: Pending[OkPulled] | None = None
         self._pull_loaded = -1
         self._progress: Pending[OkProgress] | None = None
         self._progress_at = 0.0
         self._progress_fences: dict[int, int] = {}
-        self._cancelled_seen = -1  # revision of the directive whose cancellations were carried out
         self._exhausted = False  # no prompt will ever come again
         self._tokens = 0
         context.control.report_gauges(lambda: {"tokens": float(self._tokens)})
@@ -59,6 +56,7 @@ class RolloutWorker:
     def _turn(self) -> None:
         """One round: reconcile with the desired state, then one decode step, or a wait when there is nothing to decode."""
         self._context.control.check()
+        self._context.pump()
         self._follower.reconcile()
         self._load_weights()
         if self._follower.loaded is not None:
@@ -95,16 +93,18 @@ class RolloutWorker:
     # -------------------------------------------------------------- prompts
 
     def _request_prompts(self) -> None:
-        """Keep one pull open while slots are free. Its loaded version must be today's: an outdated one is called back first."""
+        """Keep one pull open while a whole group can start (with fewer slots than rows: while all are free), so that no prompt is hoarded. Its loaded
+        version must be today's: an outdated one is called back first."""
         if self._pull is not None and (self._pull_loaded != self._loaded.version or self._context.control.duty is not None):
             self._give_back_pull()
         if self._pull is not None:
             return
         capacity = self._engine.capacity()
+        free = min(capacity.free_slots, capacity.slots - self._book.unfinished)
         barred = self._exhausted or self._context.control.duty is not None or not self._context.control.accepting
-        if barred or capacity.free_slots < 1:
+        if barred or free < min(self._rows_per_group, capacity.slots):
             return
-        limit = min(-(-capacity.free_slots // self._rows_per_group), self._context.config.rollout.pull_groups)
+        limit = min(max(1, free // self._rows_per_group), self._context.config.rollout.pull_groups)
         self._pull_loaded = self._loaded.version
         self._pull = self._context.client.pull(self._topic, loaded=self._pull_loaded, limit=limit, wait_s=IDLE_S)
 
@@ -127,20 +127,10 @@ class RolloutWorker:
         if not reply.groups:
             return
         self._forget([(lease.gid, fence) for lease in reply.groups if (fence := self._book.fence(lease.gid)) is not None])
-        leases, prompts = self._read_prompts(reply.groups)
         requests = []
-        for index, lease in enumerate(leases):
-            requests += self._book.admit(lease, np.asarray(prompts[index]).tolist())
+        for lease, prompt in self._prompts.read(reply.groups):
+            requests += self._book.admit(lease, prompt)
         self._engine.generate(requests)
-
-    def _read_prompts(self, leases: list[GroupLease]) -> tuple[list[GroupLease], Column]:
-        """A group may be dropped between its lease and this read: it is left out, whoever dropped it has counted it."""
-        while leases:
-            try:
-                return leases, self._context.client.read_shared(leases, ["prompt_ids"], self._context.topic)["prompt_ids"]
-            except Gone as gone:
-                leases = [lease for lease in leases if lease.gid not in gone.gids]
-        return [], []
 
     # -------------------------------------------------------------- rows
 
@@ -175,11 +165,7 @@ class RolloutWorker:
             self._progress = self._context.client.progress(self._topic, items)
 
     def _forget_cancelled(self) -> None:
-        directive = self._context.control.directive
-        if directive.revision != self._cancelled_seen:
-            self._cancelled_seen = directive.revision
-            self._forget(directive.cancelled)
-        self._forget(self._writer.take_closed())
+        self._forget(self._context.control.take_cancelled() + self._writer.take_closed())
 
     def _forget(self, attempts: list[tuple[int, int]]) -> None:
         if ids := self._book.forget(attempts):
@@ -193,5 +179,6 @@ class RolloutWorker:
             return
         self._writer.drain()
         with self._context.clock.during("paused"), self._context.phases.during("evaluate"):
-            self._evaluator.run(self._engine, self._loaded)
-        self._context.control.duty_done("evaluate")
+            evaluated = self._evaluator.run(self._engine, self._loaded)
+        if evaluated:
+            self._context.control.duty_done("evaluate")

@@ -102,6 +102,10 @@ class RowWriter:
         return rows
 
     def _write(self, rows: list[FinishedRow]) -> list[tuple[int, int]]:
+        """Put them; returns the attempts that were refused. Fences grow, and the queue takes a group's rows of one attempt or none: rows of one
+        that a newer one here has replaced are left out, or they would take the newer ones with them."""
+        newest = {row.trajectory.gid: row.fence for row in sorted(rows, key=lambda row: row.fence)}
+        rows = [row for row in rows if row.fence == newest[row.trajectory.gid]]
         trajectories = [row.trajectory for row in rows]
         columns = {
             "response_ids": Jagged.of([trajectory.token_ids for trajectory in trajectories], "int32"),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from asyncflow.contracts.batch import StageBatch
 from asyncflow.contracts.stage import GroupsFailed, Stage, StageCompute
-from asyncflow.contracts.weights import to_model_version
+from asyncflow.contracts.weights import WeightsId, to_model_version
 from asyncflow.workers.context import REPLY_S, WorkerContext
 from asyncflow.workers.follower import WeightsFollower
 from transfer_queue.client import Pending
@@ -21,68 +23,61 @@ class StageLoop:
     """One stage in this process. At most one take is open; its loaded version is always today's."""
 
     def __init__(self, context: WorkerContext, stage: Stage, compute: StageCompute, follower: WeightsFollower | None) -> None:
-        self._context, self._stage, self._compute, self._follower = context, stage, compute, follower
+        self._context, self._stage, self._compute, self.follower = context, stage, compute, follower
         self._topic = context.topic
         self._take: Pending[OkTaken] | None = None
-        self._take_loaded: int | None = None
         self.exhausted = False
 
     def turn(self) -> bool:
-        """Reconcile, then serve one batch if there is one. Returns whether it did."""
-        self._follow_weights()
+        """Serve one batch if there is one. Returns whether a take was answered, with or without rows: then the next is to be opened before anybody
+        waits."""
         self._request()
         if self._take is None or not self._take.done():
             return False
-        taken = self._take.result(REPLY_S)
-        self._take = None
-        return self._accept(taken)
+        self._accept(self._answer())
+        return True
+
+    def recall(self) -> None:
+        """The open take speaks of older weights: call it back; a grant that crossed the cancel is served with the weights it asked for."""
+        if self._take is not None:
+            self._take.cancel()
+            self._accept(self._answer())
+
+    def load_weights(self, weights: WeightsId, tensors: Any) -> None:
+        self._compute.load_weights(weights, tensors)
 
     def give_back(self) -> None:
         """Before leaving: call the open take back and return what it may have brought."""
         if self._take is not None:
             self._take.cancel()
-            taken = self._take.result(REPLY_S)
-            self._take = None
+            taken = self._answer()
             if taken.lease >= 0:
                 self._release(taken)
 
     def close(self) -> None:
         self._compute.close()
 
-    def _follow_weights(self) -> None:
-        if self._follower is None:
-            return
-        self._follower.reconcile()
-        if self._follower.pending:
-            self._recall()
-            with self._context.clock.during("paused"), self._context.phases.during("load"):
-                self._follower.load_newest(self._compute.load_weights)
-
-    def _recall(self) -> None:
-        """The open take speaks of older weights: call it back; a grant that crossed the cancel is served with the weights it asked for."""
-        if self._take is not None:
-            self._take.cancel()
-            taken = self._take.result(REPLY_S)
-            self._take = None
-            self._accept(taken)
+    def _answer(self) -> OkTaken:
+        assert self._take is not None, "asked only while a take is open"
+        taken = self._take.result(REPLY_S)
+        self._take = None
+        return taken
 
     def _request(self) -> None:
         if self._take is not None or self.exhausted or not self._context.control.accepting:
             return
-        if self._follower is not None and self._follower.loaded is None:
-            return
-        self._take_loaded = None if self._follower is None or self._follower.loaded is None else self._follower.loaded.version
-        self._take = self._context.client.take(
-            self._topic.name, self._stage.name, limit=self._stage.limit, loaded=self._take_loaded, wait_s=IDLE_S
-        )
+        loaded = None
+        if self.follower is not None:
+            if self.follower.loaded is None:
+                return
+            loaded = self.follower.loaded.version
+        self._take = self._context.client.take(self._topic.name, self._stage.name, limit=self._stage.limit, loaded=loaded, wait_s=IDLE_S)
 
-    def _accept(self, taken: OkTaken) -> bool:
+    def _accept(self, taken: OkTaken) -> None:
         self.exhausted = taken.done
-        if taken.lease < 0:
-            return False
-        with self._context.clock.during("busy"):
-            self._serve(taken)
-        return True
+        if taken.lease >= 0:
+            with self._context.clock.during("busy"):
+                self._serve(taken)
 
     def _release(self, taken: OkTaken) -> None:
         self._context.client.release(self._topic.name, self._stage.name, taken.lease).result(REPLY_S)
@@ -100,7 +95,7 @@ class StageLoop:
             client.drop_groups(self._topic.name, failed.gids, failed.reason).result(REPLY_S)
             self._release(taken)
             return
-        weights = to_model_version(self._follower.loaded) if self._follower is not None and self._follower.loaded is not None else None
+        weights = to_model_version(self.follower.loaded) if self.follower is not None and self.follower.loaded is not None else None
         keys = [(ref.gid, ref.row) for ref in taken.rows]
         with self._context.phases.during("put"):
             client.write_back(self._topic.name, stage.name, taken.lease, keys, outputs, weights)
@@ -126,6 +121,8 @@ class StageWorker:
         try:
             while not self._context.control.stopping:
                 self._context.control.check()
+                for follower in self._followers:
+                    self._follow(follower)
                 served = [loop.turn() for loop in self._loops]  # every stage gets its turn, whatever the others did
                 if True not in served:
                     self._context.wait(IDLE_S)
@@ -136,3 +133,14 @@ class StageWorker:
                 loop.close()
             for follower in self._followers:
                 follower.close()
+
+    def _follow(self, follower: WeightsFollower) -> None:
+        """New weights go to every stage of this process that computes with the model, or the second would go on with the first ones."""
+        follower.reconcile()
+        if not follower.pending:
+            return
+        loops = [loop for loop in self._loops if loop.follower is follower]
+        for loop in loops:
+            loop.recall()
+        with self._context.clock.during("paused"), self._context.phases.during("load"):
+            follower.load_newest(*(loop.load_weights for loop in loops))

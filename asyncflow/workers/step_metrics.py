@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
+from asyncflow.algorithms.loss import averages
 from asyncflow.contracts.batch import StageBatch
 
 
 class StepMetrics:
     """Accumulates over the micro-batches of one step. Staleness of a token = version before the update − version that made it, in versions."""
 
-    def __init__(self, step: int) -> None:
-        self._step = step
+    def __init__(self, step: int, counts: frozenset[str]) -> None:
+        """`counts`: sums of the loss that are counts (`Loss.counts`)."""
+        self._step, self._counts = step, counts
         self._staleness: list[np.ndarray] = []
         self._group_staleness: list[np.ndarray] = []
         self._rewards: list[np.ndarray] = []
@@ -34,7 +36,7 @@ class StepMetrics:
         return sum(map(len, self._rewards))
 
     def summary(self, denominator: float) -> dict[str, float]:
-        """One flat record. Sums of the loss are divided by `denominator`, as the gradient was."""
+        """One flat record. Sums of the loss are divided by `denominator`, as the gradient was; with 0 they have no mean and are absent."""
         staleness, rewards, lengths = map(np.concatenate, (self._staleness, self._rewards, self._lengths))
         numbers = {
             "rows": float(self.rows),
@@ -50,4 +52,4 @@ class StepMetrics:
             "staleness_min": float(staleness.min()),
             "mixed_version_rows": float(self._mixed_rows),
         }
-        return numbers | {name: value / denominator for name, value in self._sums.items()}
+        return numbers | averages(self._sums, denominator, self._counts)

@@ -58,7 +58,7 @@ class TrainerWorker:
     def _step(self) -> None:
         """One global batch. Gradients are sums over rows until the whole batch is there; then they are divided once."""
         start_s = time.monotonic()
-        metrics = StepMetrics(self._version)
+        metrics = StepMetrics(self._version, self._loss.counts)
         denominator = 0.0
         with self._engine.train_mode():
             self._engine.optimizer_zero_grad()

@@ -18,8 +18,10 @@ class Wake:
         return self._read
 
     def set(self) -> None:
-        with contextlib.suppress(BlockingIOError):  # a full pipe is already readable
-            os.write(self._write, b"\0")
+        """After `close` nobody waits, so nothing happens: a late signal or thread must not write into whatever has the number now."""
+        if self._write >= 0:
+            with contextlib.suppress(BlockingIOError):  # a full pipe is already readable
+                os.write(self._write, b"\0")
 
     def clear(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -27,5 +29,7 @@ class Wake:
                 pass
 
     def close(self) -> None:
-        os.close(self._read)
-        os.close(self._write)
+        read, write = self._read, self._write
+        self._read = self._write = -1
+        os.close(read)
+        os.close(write)

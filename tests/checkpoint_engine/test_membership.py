@@ -28,7 +28,5 @@ def test_one_slow_answer_excludes_until_the_next_sign_of_life_and_no_longer() ->
 def test_the_silent_are_forgotten_in_the_end() -> None:
     members = Members()
     members.heard("a", b"1", collective=True, have=None, now=0.0)
-    members.forget_silent(FORGET_S - 1)
-    assert len(members) == 1
-    members.forget_silent(FORGET_S + 1)
-    assert len(members) == 0
+    assert members.silent(FORGET_S - 1) == []
+    assert members.silent(FORGET_S + 1) == ["a"]

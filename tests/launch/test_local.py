@@ -96,11 +96,39 @@ def test_a_worker_that_does_not_end_is_killed_after_its_deadline(tmp_path: Path)
     assert any(line.startswith("rollout-0 did not end by itself within limits.drain_s") for line in said)
 
 
+def test_a_worker_that_counts_as_dead_is_restarted_like_one_that_died(tmp_path: Path) -> None:
+    reason, said, local = run(tmp_path, {"rollout-0": ("expelled", True, (str(tmp_path / "lived"),))})
+    assert reason == "completed"
+    assert local.nursery.restarts == {"rollout-0": 1}
+    assert any("rollout-0 died (out of touch with the controller" in line for line in said)
+
+
+def test_a_completed_run_whose_trainer_had_to_be_killed_is_not_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it still had to do, such as an export, was cut off."""
+    monkeypatch.setattr("asyncflow.launch.nursery.KILL_AFTER_S", 0.3)
+    cast: Cast = {"trainer-0": ("deaf", False, ()), "rollout-0": ("finisher", True, (4,))}
+    reason, _, _ = run(tmp_path, cast, "limits.drain_s=0.5")
+    assert reason.startswith("trainer-0 failed while the run ended")
+
+
+def test_a_controller_that_hangs_ends_the_run_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("asyncflow.launch.link.SILENT_S", 0.3)
+    monkeypatch.setattr("asyncflow.launch.link.ANSWER_S", 0.3)
+    monkeypatch.setattr("asyncflow.launch.nursery.KILL_AFTER_S", 0.3)
+    local = launcher(run_config(tmp_path), {"rollout-0": ("loyal", True, ())}, [])
+    stopper = threading.Thread(target=signal_when_started, args=(local, "controller", signal.SIGSTOP))
+    stopper.start()
+    reason = local.run()
+    stopper.join()
+    assert reason.startswith("controller does not answer: ")
+    assert workers_of(os.getpid()) == []
+
+
 @pytest.mark.parametrize("victim", ["controller", "shard-0"])
 def test_the_death_of_the_queue_ends_the_run_by_name(tmp_path: Path, victim: str) -> None:
     said: list[str] = []
     local = launcher(run_config(tmp_path), {"rollout-0": ("loyal", True, ())}, said)
-    killer = threading.Thread(target=kill_when_started, args=(local, victim))
+    killer = threading.Thread(target=signal_when_started, args=(local, victim, signal.SIGKILL))
     killer.start()
     reason = local.run()
     killer.join()
@@ -108,14 +136,14 @@ def test_the_death_of_the_queue_ends_the_run_by_name(tmp_path: Path, victim: str
     assert workers_of(os.getpid()) == []
 
 
-def kill_when_started(local: LocalLauncher, victim: str) -> None:
+def signal_when_started(local: LocalLauncher, victim: str, number: signal.Signals) -> None:
     deadline = time.monotonic() + 20
     while "rollout-0" not in local.nursery.children or not local.link or not local.link.alive(["rollout-0"]):
         assert time.monotonic() < deadline
         time.sleep(0.02)
     pid = local.nursery.children[victim].process.pid
     assert pid is not None
-    os.kill(pid, signal.SIGKILL)
+    os.kill(pid, number)
 
 
 def test_a_preparation_that_fails_is_named_with_its_error(tmp_path: Path) -> None:

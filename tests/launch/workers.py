@@ -7,7 +7,7 @@ import signal
 import threading
 from pathlib import Path
 
-from asyncflow.contracts.worker import WorkerArgs
+from asyncflow.contracts.worker import EXPELLED, WorkerArgs
 from transfer_queue.client import QueueClient
 
 
@@ -37,6 +37,17 @@ def suicidal(args: WorkerArgs, times: int, marker: str) -> int:
             file.write(f"{os.getpid()} {client.incarnation}\n")
         if len(Path(marker).read_text().splitlines()) <= times:
             os.kill(os.getpid(), signal.SIGKILL)
+        client.stop("completed").result(5.0)
+        client.leave().result(5.0)
+    return 0
+
+
+def expelled(args: WorkerArgs, marker: str) -> int:
+    """Was not heard of for too long in its first life, and says so as `asyncflow.worker` does; completes the run in the second."""
+    with QueueClient.connect(args.controller, name=args.name, role=args.role) as client:
+        if not Path(marker).exists():
+            Path(marker).touch()
+            return EXPELLED
         client.stop("completed").result(5.0)
         client.leave().result(5.0)
     return 0

@@ -71,20 +71,20 @@ class SmallRun:
         return {name: Slice(0, self.blocks, 0, 1) for name in names}
 
 
-def record_run(folder: Path, steps: int = 4, batch: int = 3, seed: int = 0, *more: str) -> Path:
-    """Run directory of a completed run in which some groups were dropped and replaced."""
+def record_run(folder: Path, steps: int = 4, batch: int = 3, seed: int = 0, *more: str, info: dict[str, float] | None = None) -> Path:
+    """Run directory of a completed run in which some groups were dropped and replaced. `info`: further numbers of every commit."""
     config = load_text(folder, MINIMAL, *SHORT, f"run.steps={steps}", f"batch_size={batch}", "staleness=1", *more)
     run_dir = folder / "run"
     run_dir.mkdir()
     config = msgspec.structs.replace(config, run=msgspec.structs.replace(config.run, dir=str(run_dir)))
     (run_dir / "config.json").write_bytes(config.encode())
     with Recorder(run_dir, devices=2) as recorder:
-        drive(SmallRun(config, recorder), config, random.Random(seed))
+        drive(SmallRun(config, recorder), config, random.Random(seed), info or {})
     write_summary(run_dir, summarise(run_dir, "completed", 9.0, {"rollout-0": 1}))
     return run_dir
 
 
-def drive(run: SmallRun, config: RunConfig, dice: random.Random) -> None:
+def drive(run: SmallRun, config: RunConfig, dice: random.Random, more: dict[str, float]) -> None:
     for name, role in (("r", "rollout"), ("t", "trainer"), ("s", "source"), ("p", "publisher")):
         run.ask(Register(name=name, role=role, pid=1, host="here"))
     publish(run, 0)
@@ -101,7 +101,7 @@ def drive(run: SmallRun, config: RunConfig, dice: random.Random) -> None:
                 leases.append(take.lease)
                 held += 1
         run.ask(Watch(member="r", incarnation=0, busy={"busy": run.now / 4, "wait": run.now * 3 / 4}, wait_s=0))
-        info = {"tokens": TOKENS, "rows": 3.0, "mixed_version_rows": 1.0, "reward_mean": 0.5, "staleness_max": float(min(step, 1))}
+        info = {"tokens": TOKENS, "rows": 3.0, "mixed_version_rows": 1.0, "reward_mean": 0.5, "staleness_max": float(min(step, 1))} | more
         run.ask(
             Commit(topic="policy", consumer="train", member="t", incarnation=0, model="policy", epoch=0, step=step, leases=leases, info=info)
         )

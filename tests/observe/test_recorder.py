@@ -10,9 +10,10 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from asyncflow.observe.log import LineLog
+from asyncflow.observe.log import LineLog, RecordLost
 from asyncflow.observe.progress import MetricsTail, RunProgress
 from asyncflow.observe.records import EVENTS, METRICS, SUMMARY, Summary
+from asyncflow.observe.replay import read_events
 from asyncflow.observe.shares import Shares
 from asyncflow.observe.summary import read_metrics, summarise
 from tests.observe.small_run import TOKENS, record_run
@@ -128,3 +129,19 @@ def test_the_tail_never_reads_half_a_line(tmp_path: Path) -> None:
     step = tail.newest()
     assert step is not None
     assert step.version == 4
+
+
+def test_a_number_that_is_not_finite_stays_readable_and_is_never_null(tmp_path: Path) -> None:
+    """JSON has no NaN: a skipped step's gradient must not make the record unreadable."""
+    run_dir = record_run(tmp_path, steps=2, info={"grad_norm": float("nan"), "loss": float("inf")})
+    commits = [event for event in read_events(run_dir / EVENTS) if event.kind == "commit"]
+    assert [(event.data["grad_norm"], event.data["loss"]) for event in commits] == [("nan", "inf")] * 2
+    assert all("grad_norm" not in step.info and step.info["tokens"] == TOKENS for step in read_metrics(run_dir))
+
+
+def test_a_record_that_cannot_be_written_is_an_error_and_does_not_pile_up() -> None:
+    log = LineLog(Path("/dev/full"))
+    log.append({"line": 1})
+    log._thread.join(5)
+    with pytest.raises(RecordLost, match="nothing is recorded any more"):
+        log.append({"line": 2})

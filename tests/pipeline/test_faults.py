@@ -16,7 +16,7 @@ import pytest
 
 from asyncflow.launch.local import LocalLauncher
 from tests.pipeline.harness import RECIPE, assert_completed, configure, run_pipeline
-from tests.pipeline.killing import kill, version, wait_until
+from tests.pipeline.killing import kill, pid_of, registered, version, wait_until
 
 ROOT = Path(__file__).parents[2]
 
@@ -84,3 +84,20 @@ def test_ctrl_c_is_a_clean_stop_and_leaves_nothing_behind(tmp_path: Path, moment
     assert len(children) >= 2
     assert [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE] == []  # who has no reaper stays one
     assert set(os.listdir("/dev/shm")) <= before
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize(("name", "staleness"), [("rollout-0", 1), ("actor_forward-0", 0)])
+def test_a_worker_that_was_suspended_and_counted_as_dead_comes_back_as_a_new_one(tmp_path: Path, name: str, staleness: int) -> None:
+    def suspend(launcher: LocalLauncher, over: threading.Event) -> None:
+        assert wait_until(lambda: version(launcher) >= 2, over, "version 2")
+        pid = pid_of(launcher, name)
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        wait_until(lambda: not registered(launcher, name), over, f"{name} counts as dead")
+        os.kill(pid, signal.SIGCONT)
+
+    run = run_pipeline(configure(tmp_path / "run", f"staleness={staleness}", "limits.heartbeat_s=3", "run.steps=40"), suspend)
+    assert_completed(run)
+    assert run.summary.restarts == {name: 1}
+    assert run.summary.staleness_max == staleness

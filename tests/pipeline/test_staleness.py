@@ -80,3 +80,13 @@ def test_without_a_bound_bytes_alone_gate_admission(tmp_path: Path) -> None:
     assert run.summary.staleness_max >= 1
     assert {step.permits for step in run.metrics} == {-1}
     assert run.summary.ledger == {"trained": 48}
+
+
+def test_under_drop_a_marked_replica_whose_groups_are_dropped_still_evaluates(tmp_path: Path) -> None:
+    """Its engine's last words on the dropped groups are no answers; every due version is evaluated, the last one too, and each once."""
+    overrides = ("staleness=1", "flow.policy=drop", "flow.requeue=true", *SLOW_REPLICA, "run.steps=12", "evaluation.every=2", "evaluation.items=8")
+    run = run_pipeline(configure(tmp_path / "run", *overrides))
+    assert_completed(run)
+    assert max(trained_staleness(run)) <= 1
+    assert {0, 12} <= run.summary.evaluations.keys()
+    assert len([event for event in run.events if event.reason == "evaluation"]) == len(run.summary.evaluations)

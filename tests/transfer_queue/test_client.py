@@ -199,6 +199,17 @@ def test_a_refused_request_frees_the_bytes_it_came_with(queue):
         assert run.comes_to_use(client, 0, client.owner)
 
 
+def test_bytes_of_a_write_that_was_given_up_are_freed_when_its_answer_comes_late(queue):
+    with queue.client("hasty") as client:
+        client.shard_status()  # connected to all
+        client.timeout_s = 0.0
+        with contextlib.suppress(QueueTimeout):
+            while True:  # until an answer comes too late
+                client.discard(client.write([0], {"response_ids": Jagged.of([[1] * 10_000], "int32")})["response_ids"])
+        client.timeout_s = 10.0
+        assert run.comes_to_use(client, 0, client.owner)
+
+
 def test_a_take_that_was_given_up_gives_the_lease_that_comes_late_back():
     with LocalQueue([run.spec()]) as queue, queue.client("source-0") as source, queue.client("rollout-0") as rollout, queue.client("r-0") as reward:
         run.put_prompts(source, range(1))

@@ -89,6 +89,14 @@ def test_a_full_shard_refuses_with_the_numbers_and_serves_on():
         assert run.comes_to_use(client, 1000)
 
 
+def test_a_write_that_one_shard_has_no_room_for_goes_to_another_and_fails_when_all_are_full():
+    with LocalQueue([run.spec()], shards=2, capacity_bytes=100_000) as queue, queue.client("writer") as client:
+        placed = [client.write([0], {"item": [bytes(size)]})["item"][0].shard for size in (60_000, 30_000, 60_000)]
+        assert placed[2] == placed[1] != placed[0]
+        with pytest.raises(QueueError, match="do not fit"):
+            client.write([0], {"item": [bytes(60_000)]})
+
+
 def test_reading_freed_bytes_names_the_groups_that_are_gone_and_only_those(queue):
     with queue.client("reader") as client:
         first = client.write([1, 2], {"response_ids": np.ones((2, 3), dtype="int32")})["response_ids"]

@@ -144,6 +144,14 @@ def test_ranges_of_unequal_lengths_are_refused():
         store.read(Ranges(blocks=[block], starts=[0, 1], stops=[3]))
 
 
+def test_a_read_of_more_than_the_shard_may_hold_is_refused_before_it_is_gathered():
+    store = Store(capacity_bytes=1000)
+    first = store.write("a#0", [b"x" * 600], [[0, 600]])
+    store.check_read([Ranges([first], [0], [600])])
+    with pytest.raises(Refused, match="1200 bytes"):
+        store.check_read([Ranges([first], [0], [600]), Ranges([first], [0], [600])])
+
+
 def test_a_whole_block_is_read_without_a_copy():
     store = Store(100)
     block = store.write("a#0", [memoryview(b"abcdef")], [[0, 6]])

@@ -30,7 +30,7 @@ class Blocks:
             owners[block] = owners.get(block, 0) + 1
 
     def release(self, blocks: Iterable[BlockId]) -> None:
-        """One owner less; blocks without any are freed."""
+        """One owner less of blocks that are held; those without any are freed."""
         for shard, block in blocks:
             owners = self._owners[shard]
             left = owners.get(block, 0) - 1
@@ -38,12 +38,14 @@ class Blocks:
                 owners[block] = left
             else:
                 owners.pop(block, None)
+                if not owners:
+                    del self._owners[shard]
                 self.frees.setdefault(shard, []).append(block)
 
     def refuse(self, slices: Iterable[Slice]) -> None:
         """Free the blocks of a refused message that nobody owns. Call it after every `hold` of the same message."""
         for shard, block in ids_of(slices):
-            if block not in self._owners[shard]:
+            if block not in self._owners.get(shard, ()):
                 self.frees.setdefault(shard, []).append(block)
 
     def live(self, shard: int) -> list[int]:

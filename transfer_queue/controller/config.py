@@ -17,6 +17,7 @@ class CoreConfig(Record, frozen=True):
     lease_s: float = 30.0  # a lease without progress ends after this
     heartbeat_s: float = 10.0  # a member without a message is dead after this
     stall_s: float = 60.0  # a run without progress is stopped after this
+    duty_s: float = 600.0  # a member at work on its duty counts as progress for so long, and no longer
 
 
 def check_config(config: CoreConfig) -> None:
@@ -27,7 +28,7 @@ def check_config(config: CoreConfig) -> None:
         raise ValueError(
             f"topics {names} of models {models}: a run needs at least one, each with a name and a model of its own, whose commits are its clock"
         )
-    for key in ("lease_s", "heartbeat_s", "stall_s"):
+    for key in ("lease_s", "heartbeat_s", "stall_s", "duty_s"):
         if not getattr(config, key) > 0:
             raise ValueError(f"{key}={getattr(config, key)} must be > 0 seconds: everything would end at once")
     for duty in config.duties:

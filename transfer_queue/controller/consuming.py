@@ -96,6 +96,7 @@ def write_back(topic: TopicState, request: WriteBack, owner: str) -> OkWritten:
     for name, slices in request.columns.items():
         if len(slices) != len(request.keys):
             raise bad(f"column {name!r} has {len(slices)} slices for {len(request.keys)} keys: values would land on other rows; nothing was written")
+        topic.schema.check_slices(f"write-back of {request.consumer!r}", ((name, piece) for piece in slices))
     lease = topic.leases.find(request.lease, number, owner)
     if lease is None:
         return OkWritten(closed=_refuse(topic, request, list(dict.fromkeys(gid for gid, _ in request.keys)), owner))
@@ -128,10 +129,12 @@ def _check_keys(topic: TopicState, request: WriteBack, rows: dict[tuple[int, int
     if not consumer.needs_weights:
         return
     newest = max((rows[key][1].newest for key in keys), default=0)
-    if request.weights is None or request.weights.version < newest:
+    made = request.weights
+    if made is None or made.model != topic.spec.model or not newest <= made.version <= topic.version:
         raise bad(
-            f"weights={request.weights} of write-back {request.lease} by {request.consumer!r}: its columns must be made by weights of at "
-            f"least version {newest}, the newest token's; nothing was written. Name the weights that made them"
+            f"weights={made} of write-back {request.lease} by {request.consumer!r}: its columns must be made by weights of {topic.spec.model!r} "
+            f"with a version in [{newest}, {topic.version}] (the newest token's, what is committed); nothing was written. Name the weights that "
+            "made them"
         )
 
 

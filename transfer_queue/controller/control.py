@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from transfer_queue.controller.config import CoreConfig
 from transfer_queue.controller.desired import Desired
-from transfer_queue.controller.duties import Duties, Duty
+from transfer_queue.controller.duties import Duties
 from transfer_queue.controller.errors import bad
-from transfer_queue.controller.members import SHARD, Member, Members, check_register
+from transfer_queue.controller.members import SHARD, Member, Members, check_entries, check_register
 from transfer_queue.controller.parked import Parked
 from transfer_queue.controller.runtime import Runtime
 from transfer_queue.controller.topic import TopicState
@@ -25,17 +26,16 @@ from transfer_queue.messages import (
 
 
 class Control:
-    def __init__(
-        self, topics: dict[str, TopicState], parked: Parked, runtime: Runtime, config: bytes, duties: list[Duty], heartbeat_s: float
-    ) -> None:
+    def __init__(self, topics: dict[str, TopicState], parked: Parked, runtime: Runtime, config: CoreConfig) -> None:
         self._topics = topics
         self._parked = parked
         self._runtime = runtime
-        self._config = config
-        self._heartbeat_s = heartbeat_s
+        self._config = config.config
+        self._heartbeat_s = config.heartbeat_s
+        self._duty_s = config.duty_s
         self.members = Members()
         self.desired = Desired(runtime, self.members)
-        self.duties = Duties(duties, runtime, self.members, self.desired)
+        self.duties = Duties(config.duties, runtime, self.members, self.desired)
         self.sweeps: list[tuple[int | None, str]] = []
         for topic in topics.values():
             self.desired.versions[topic.spec.model] = topic.version
@@ -44,6 +44,7 @@ class Control:
 
     def register(self, request: Register) -> OkRegistered:
         check_register(request, PROTOCOL)
+        self.members.refuse_join(request)
         old = self.members.find(request.name)
         if old is not None:
             self.end(old, "replaced")
@@ -72,9 +73,9 @@ class Control:
         self._runtime.timers.at(member.seen + self._heartbeat_s, check)
 
     def end(self, member: Member, how: str, cause: str = "") -> None:
-        """how: died | left | replaced. Its attempts are reissued, its leases end, its requests are forgotten, its unpublished blocks are swept."""
+        """how: died | left | replaced. Its attempts are reissued, its leases end, its requests are refused, its unpublished blocks are swept."""
         self.members.remove(member)
-        self._parked.forget_owner(member.owner)
+        self._parked.disown(member.owner)
         for topic in self._topics.values():
             topic.forget_owner(member.owner, how)
         self.duties.lost(member)
@@ -114,12 +115,15 @@ class Control:
     # ------------------------------------------------------------ watching
 
     def heard(self, member: Member, request: Watch) -> None:
-        """Take in what a heartbeat says; once a message, however often it is tried."""
+        """Take in what a heartbeat says; once a message, however often it is tried. Nothing of one that breaks a rule."""
+        check_entries("endpoints", request.endpoints)
+        check_entries("loaded", request.loaded)
+        self.check_loaded(request.loaded)
         for model, version in request.loaded.items():
             self.note_loaded(member, model, version)
         working = request.busy.get("busy", 0.0) > member.busy.get("busy", 0.0)
-        if working and member.duty is not None:
-            self._runtime.touch()  # evaluation changes no ledger, yet it is progress
+        if working and member.duty is not None and self._runtime.now() < member.duty_since + self._duty_s:
+            self._runtime.touch()  # evaluation changes no ledger, yet it is progress; one that hangs looks busy too, so not for ever
         member.busy = dict(request.busy)
         if request.duty_done is not None:
             self.duties.done(member, request.duty_done)
@@ -132,6 +136,16 @@ class Control:
     def watch(self, member: Member, request: Watch, last: bool) -> OkDirective | None:
         directive = self.desired.directive(member) if last else self.desired.news(member, request.seen)
         return None if directive is None else OkDirective(directive=directive)
+
+    def check_loaded(self, loaded: dict[str, int]) -> None:
+        """Nobody computes with weights that were never committed: the staleness bound is counted from what members say."""
+        for model, version in loaded.items():
+            clock = self.desired.versions.get(model)
+            if clock is not None and not -1 <= version <= clock:
+                raise bad(
+                    f"loaded={version} of {model!r} is outside [-1, {clock}] (none, what is committed): the bound on staleness would not hold; "
+                    "nothing was done. Report the version of the weights that were received"
+                )
 
     def note_loaded(self, member: Member, model: str, version: int) -> None:
         """The member computes with this version now: what waited for it may go on."""
@@ -162,7 +176,13 @@ class Control:
             )
         newest = self.desired.weights.get(weights.model)
         if newest is not None and (newest.epoch, newest.version) >= (weights.epoch, weights.version):
+            if (newest.epoch, newest.version) == (weights.epoch, weights.version) and newest.digest != weights.digest:
+                raise bad(
+                    f"digest={weights.digest!r} of {weights.model!r} {weights.epoch}.{weights.version} differs from {newest.digest!r}, published "
+                    "before: one version would name two sets of weights; it is not desired. Commit a new version for new weights"
+                )
             return OkEmpty()
+        check_entries("published models", {*self.desired.weights, weights.model})
         self.desired.weights[weights.model] = weights
         self._runtime.touch()
         self._runtime.emit(

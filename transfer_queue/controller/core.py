@@ -105,8 +105,14 @@ class Core:
 
     def undelivered(self, connection: bytes, reply: Reply) -> None:
         """The connection is gone: its parked requests are forgotten, and what this reply handed out is taken back at once."""
-        self._parked.forget_connection(connection)
+        for waiter in self._parked.forget_connection(connection):
+            self._runtime.blocks.refuse(_slices(waiter.request))
         self._contain(lambda: self._take_back(reply))
+        self._contain(self._settle)
+
+    def unreachable(self, shard: Member, cause: str) -> None:
+        """The server cannot connect to this shard: its bytes could be neither freed nor read, so it is dead to the run."""
+        self._contain(lambda: self._run.control.end(shard, "died", cause))
         self._contain(self._settle)
 
     def _take_back(self, reply: Reply) -> None:
@@ -164,6 +170,7 @@ class Core:
         """Follow what the request made possible until nothing more is: cancellations, duties, the end of the run, parked requests."""
         control = self._run.control
         while True:
+            self._refuse_orphans()
             cancelled, self._runtime.cancelled = self._runtime.cancelled, []
             for owner, gid, fence in cancelled:
                 control.tell_cancelled(owner, gid, fence)
@@ -175,6 +182,20 @@ class Core:
             del self._runtime.dirty[key]
             for waiter in self._waiters(key):
                 self._retry(waiter, last=False)
+
+    def _refuse_orphans(self) -> None:
+        """Requests of members that ended: one that was only thought dead must not wait for their deadlines."""
+        orphans, self._parked.orphans = self._parked.orphans, []
+        for waiter in orphans:
+            self._refuse_orphan(waiter)
+
+    def _refuse_orphan(self, waiter: Waiter) -> None:
+        def serve() -> None:
+            self._run.member(waiter.request)  # raises: this incarnation has ended
+
+        reply = self._guard(waiter.request, serve)
+        if reply is not None:
+            self._answer(*waiter.address, reply)
 
     def _waiters(self, key: Key) -> Iterable[Waiter]:
         kind, topic, name = key

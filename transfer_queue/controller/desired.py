@@ -6,6 +6,8 @@ from transfer_queue.controller.members import Member, Members
 from transfer_queue.controller.runtime import Runtime
 from transfer_queue.messages import Directive, ModelVersion, RunState
 
+MAX_CANCELLED = 4096  # attempts that one directive tells of
+
 
 class Desired:
     def __init__(self, runtime: Runtime, members: Members) -> None:
@@ -46,9 +48,11 @@ class Desired:
         return True
 
     def cancel(self, member: Member, gid: int, fence: int) -> None:
-        """An attempt of the member was ended by us."""
+        """An attempt of the member was ended by us. One that never acknowledges learns of the oldest by `closed` in other replies."""
         self.changed_for(member)
         member.cancelled[gid, fence] = member.revision
+        if len(member.cancelled) > MAX_CANCELLED:
+            del member.cancelled[next(iter(member.cancelled))]
 
     def acknowledge(self, member: Member, seen: int) -> None:
         """The member has seen this revision: what it was told by then need not be repeated."""

@@ -2,7 +2,8 @@
 
 A duty is due when a published version reaches or passes a multiple of `every` (version 0 included), and once for the final version. It is given to
 one alive member of the role that computes with at least that version. Before the first one is given nobody of the role gets a prompt, so that version
-0 can be evaluated as it was. At most one is due at a time: a newer one takes the place of an older one that nobody has begun.
+0 can be evaluated as it was (if that member dies after others went on, the duty is done with the weights that its successor loads). At most one is
+due at a time: a newer one takes the place of an older one that nobody has begun.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class Duties:
         assert state.due is not None
         state.marked, state.marked_due, state.due, state.begun = member, state.due, None, True
         state.marked_loaded = member.loaded[state.duty.model]
-        member.duty = state.duty.name
+        member.duty, member.duty_since = state.duty.name, self._runtime.now()
         self._desired.changed_for(member)
         self._runtime.touch()
         self._runtime.emit("member", reason=f"duty:{state.duty.name}", member=member.owner, version=state.marked_loaded)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from transfer_queue.controller.blocks import BlockId
+from transfer_queue.controller.timers import Timer
 from transfer_queue.messages import PromptPut, Slice, State
 
 OPEN: tuple[State, ...] = ("admitted", "generating", "complete", "leased")
@@ -43,6 +44,7 @@ class Group:
     fence: int = -1  # of the present attempt
     held_version: int = -1  # the holder's loaded version at hand-out: no token of the attempt is older
     deadline: float = 0.0  # of the generation lease
+    timer: Timer | None = None  # asks at the deadline
     attempt_tokens: int = 0
     attempt_oldest: int | None = None
     rows: dict[int, Row] = field(default_factory=dict)

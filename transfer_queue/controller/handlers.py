@@ -75,6 +75,8 @@ class Handlers:
         if self._run.stopped:
             return m.OkPulled(groups=[], done=True)
         model = topic.spec.model
+        producing.check_pull(request)
+        self._control.check_loaded({model: request.loaded})
         if request.loaded > member.loaded.get(model, -1):
             self._control.note_loaded(member, model, request.loaded)
             self._control.duties.assign()
@@ -89,6 +91,7 @@ class Handlers:
             return m.OkTaken(version=topic.version, done=True)
         loaded = request.loaded
         if loaded is not None:
+            self._control.check_loaded({topic.spec.model: loaded})
             loaded = max(loaded, member.loaded.get(topic.spec.model, -1))
         return consuming.take(topic, request, member.owner, loaded, last)
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sized
 from dataclasses import dataclass, field
 
-from transfer_queue.controller.errors import RequestError
+from transfer_queue.controller.errors import RequestError, bad
 from transfer_queue.messages import Register, ShardInfo
 
 SHARD = "shard"
+MAX_NAMES = 1 << 14  # names a run may ever see: names are stable across restarts, so that more of them are a client gone wild
+MAX_ENTRIES = 64  # endpoints or loaded models of one member: every directive carries them to everybody
+_NAME = re.compile(r"[^#\s]{1,128}")
+_URL = re.compile(r"tcp://(\[[^\]\s]+\]|[^:/\s]+):([0-9]{1,5})|(ipc|inproc)://\S+")
 
 
 @dataclass(slots=True, eq=False)
@@ -25,6 +30,7 @@ class Member:
     busy: dict[str, float] = field(default_factory=dict)
     cancelled: dict[tuple[int, int], int] = field(default_factory=dict)  # (gid, fence) -> revision that told it
     duty: str | None = None
+    duty_since: float = 0.0  # when it was given, seconds of the controller's clock
     revision: int = 0  # of the last change that concerns this member alone
 
     @property
@@ -85,6 +91,23 @@ class Members:
         """What members serve, shards apart."""
         return {key: url for member in self._members.values() if member.role != SHARD for key, url in member.endpoints.items()}
 
+    def refuse_join(self, request: Register) -> None:
+        """Raises RequestError where the member would be one too many, or would be taken for another."""
+        if not self.was_known(request.name) and len(self._next) >= MAX_NAMES:
+            raise bad(
+                f"name={request.name!r} would be the {MAX_NAMES + 1}th of this run, which remembers every name to fence its incarnations: it may not "
+                "join; restart under a stable name (rollout-0) instead of a new one each time"
+            )
+        if request.role != SHARD:
+            return
+        index = shard_index(request.name)
+        for member in self._members.values():
+            if member.role == SHARD and member.name != request.name and shard_index(member.name) == index:
+                raise bad(
+                    f"name={request.name!r}: shard {index} is {member.owner} already, and slices name shards by number: readers would get other "
+                    "bytes; choose another number"
+                )
+
     def shards(self) -> list[ShardInfo]:
         infos = [
             ShardInfo(index=shard_index(member.name), endpoint=member.endpoints[SHARD], server_key=member.endpoints.get("server_key", ""))
@@ -95,27 +118,45 @@ class Members:
 
 
 def shard_index(name: str) -> int:
-    """`shard-3` → 3. Raises RequestError where the name has no trailing number."""
+    """`shard-3` → 3. Raises RequestError where the name has no trailing number, or none that a slice could carry."""
     digits = name[len(name.rstrip("0123456789")) :]
-    if not digits:
-        raise RequestError("bad_request", f"name={name!r} of a shard has no trailing number: slices name shards by it; call it shard-0, shard-1, …")
+    if not 0 < len(digits) <= 9:
+        raise bad(f"name={name!r} of a shard has no trailing number of at most 9 digits: slices name shards by it; call it shard-0, shard-1, …")
     return int(digits)
 
 
 def check_register(request: Register, protocol: int) -> None:
     """Raises RequestError for a member that could not take part."""
     if request.protocol != protocol:
-        raise RequestError(
-            "bad_request",
+        raise bad(
             f"protocol={request.protocol} of {request.name!r} is not {protocol}: its messages would be misread, so it may not join; install "
-            "the same version of transfer_queue everywhere",
+            "the same version of transfer_queue everywhere"
         )
-    if not request.name or "#" in request.name:
-        raise RequestError("bad_request", f"name={request.name!r} is empty or contains '#', which separates name and incarnation; choose another")
+    if not _NAME.fullmatch(request.name):
+        raise bad(
+            f"name={request.name[:128]!r} is empty, longer than 128 characters, or contains a blank or '#', which separates name and incarnation: "
+            "it may not join; choose another"
+        )
+    check_entries("endpoints", request.endpoints)
     if request.role == SHARD:
-        shard_index(request.name)
-        if SHARD not in request.endpoints:
-            raise RequestError(
-                "bad_request",
-                f"endpoints={sorted(request.endpoints)} of {request.name!r} lack {SHARD!r}: nobody could reach its bytes; name its URL",
-            )
+        _check_shard(request)
+
+
+def check_entries(what: str, entries: Sized) -> None:
+    """Raises RequestError for more endpoints or loaded models than a member has."""
+    if len(entries) > MAX_ENTRIES:
+        raise bad(f"{what}: {len(entries)} entries exceed {MAX_ENTRIES}, what one member may tell everybody: nothing was taken in; name fewer")
+
+
+def _check_shard(request: Register) -> None:
+    """An address that cannot be connected to is refused here: every member connects to it, the controller too."""
+    shard_index(request.name)
+    url, key = request.endpoints.get(SHARD), request.endpoints.get("server_key", "")
+    if url is None:
+        raise bad(f"endpoints={sorted(request.endpoints)} of {request.name!r} lack {SHARD!r}: nobody could reach its bytes; name its URL")
+    found = _URL.fullmatch(url)
+    if found is None or int(found[2] or 1) not in range(1, 1 << 16) or len(key) not in (0, 40):
+        raise bad(
+            f"endpoints of {request.name!r}: {SHARD}={url[:128]!r} is no tcp://host:port, ipc:// or inproc:// address, or server_key={key[:128]!r} "
+            "is no Z85 key of 40 characters: nobody could reach its bytes, so it may not join; announce what `bind` returned"
+        )

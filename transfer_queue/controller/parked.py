@@ -1,4 +1,4 @@
-"""Requests that cannot be met yet. Each has a deadline; each is answered exactly once, or forgotten with its member."""
+"""Requests that cannot be met yet. Each has a deadline; each is answered exactly once, or forgotten with its connection."""
 
 from __future__ import annotations
 
@@ -37,6 +37,8 @@ class Parked:
         self._by_address: dict[Address, Waiter] = {}
         self._by_key: dict[Key, dict[Address, Waiter]] = {}
         self._by_owner: dict[str, dict[Address, Waiter]] = {}
+        self._by_connection: dict[bytes, dict[Address, Waiter]] = {}
+        self.orphans: list[Waiter] = []  # of members that ended, to be answered; drained by the core
 
     def __contains__(self, address: Address) -> bool:
         return address in self._by_address
@@ -55,6 +57,7 @@ class Parked:
         self._by_address[address] = waiter
         self._by_key.setdefault(key, {})[address] = waiter
         self._by_owner.setdefault(owner, {})[address] = waiter
+        self._by_connection.setdefault(address[0], {})[address] = waiter
 
     def find(self, address: Address) -> Waiter | None:
         return self._by_address.get(address)
@@ -71,16 +74,20 @@ class Parked:
         del self._by_address[waiter.address]
         _discard(self._by_key, waiter.key, waiter.address)
         _discard(self._by_owner, waiter.owner, waiter.address)
+        _discard(self._by_connection, waiter.address[0], waiter.address)
 
-    def forget_owner(self, owner: str) -> None:
-        """A dead member's requests compete with nobody."""
+    def disown(self, owner: str) -> None:
+        """A dead member's requests compete with nobody. They are left in `orphans`: it may be alive and wait for their replies."""
         for waiter in list(self._by_owner.get(owner, {}).values()):
             self.remove(waiter)
+            self.orphans.append(waiter)
 
-    def forget_connection(self, connection: bytes) -> None:
-        for waiter in self.all():
-            if waiter.address[0] == connection:
-                self.remove(waiter)
+    def forget_connection(self, connection: bytes) -> list[Waiter]:
+        """Nobody is there to be answered. Returns what was parked."""
+        forgotten = list(self._by_connection.get(connection, {}).values())
+        for waiter in forgotten:
+            self.remove(waiter)
+        return forgotten
 
 
 def _discard(index: dict[K, dict[Address, Waiter]], key: K, address: Address) -> None:

@@ -21,11 +21,11 @@ from transfer_queue.messages import (
     RowPut,
 )
 
+MOST_TOKENS = 1 << 40  # of a group: more is no count, and sums of it would not fit into a message
+
 
 def pull(topic: TopicState, request: Pull, owner: str, loaded: int, last: bool) -> OkPulled | None:
     """Admission is this hand-out: reissued groups first, oldest version first, then waiting prompts."""
-    if request.limit < 1:
-        raise bad(f"limit={request.limit} of a Pull must be >= 1: nothing was handed out; pull when there is a free slot")
     if topic.over:
         return OkPulled(groups=[], done=True)
     groups: list[GroupLease] = []
@@ -36,6 +36,12 @@ def pull(topic: TopicState, request: Pull, owner: str, loaded: int, last: bool) 
     if not groups and not last:
         return None
     return OkPulled(groups=groups, need_version=None if groups else need_version(topic, loaded))
+
+
+def check_pull(request: Pull) -> None:
+    """Apart from `pull`, for it comes before anything that the request tells is taken in."""
+    if request.limit < 1:
+        raise bad(f"limit={request.limit} of a Pull must be >= 1: nothing was handed out; pull when there is a free slot")
 
 
 def _next(topic: TopicState, owner: str, loaded: int) -> Group | None:
@@ -70,20 +76,29 @@ def need_version(topic: TopicState, loaded: int) -> int | None:
 
 
 def progress(topic: TopicState, request: Progress, owner: str) -> OkProgress:
-    """A lease is renewed by tokens, never by the message: a hung engine loses it."""
-    closed = []
+    """A lease is renewed by tokens, never by the message: a hung engine loses it. A request that breaks a rule changes nothing at all."""
+    closed: list[int] = []
+    held: list[tuple[Group, ProgressItem]] = []
     for item in request.items:
         group = topic.groups.get(item.gid)
         if group is None or group.holder != owner or group.fence != item.fence:
             closed.append(item.gid)
-        else:
-            _advance(topic, group, item)
+            continue
+        _check_tokens(item.gid, item.tokens)
+        if item.oldest_version is not None:
+            _check_version(topic, group, item.oldest_version)
+        held.append((group, item))
+    for group, item in held:
+        _advance(topic, group, item)
     return OkProgress(closed=closed)
 
 
+def _check_tokens(gid: int, tokens: int) -> None:
+    if not 0 <= tokens <= MOST_TOKENS:
+        raise bad(f"tokens={tokens} of group {gid} is outside [0, {MOST_TOKENS}]: nothing was taken in; count the tokens generated so far")
+
+
 def _advance(topic: TopicState, group: Group, item: ProgressItem) -> None:
-    if item.oldest_version is not None:
-        _check_version(topic, group, item.oldest_version)
     if item.tokens > group.attempt_tokens:
         group.attempt_tokens = item.tokens
         topic.renew(group)
@@ -137,6 +152,7 @@ def _writable(topic: TopicState, gid: int, rows: list[RowPut], owner: str) -> Gr
 
 def _check_put(topic: TopicState, group: Group, rows: list[RowPut], count: int | None) -> None:
     for row in rows:
+        _check_tokens(group.gid, row.tokens)
         _check_version(topic, group, row.oldest_version)
         if not row.oldest_version <= row.newest_version <= topic.version:
             raise bad(

@@ -24,7 +24,7 @@ class Run:
         self.runtime = Runtime(observer, clock)
         self.topics = {spec.name: TopicState(spec, self.runtime, config.lease_s) for spec in config.topics}
         self.parked = Parked(self.runtime.timers)
-        self.control = Control(self.topics, self.parked, self.runtime, config.config, config.duties, config.heartbeat_s)
+        self.control = Control(self.topics, self.parked, self.runtime, config)
         self._stall_s = config.stall_s
         self.runtime.timers.at(self.runtime.now() + config.stall_s, self._check_stall)
 

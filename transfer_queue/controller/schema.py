@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from transfer_queue.controller.errors import bad
 from transfer_queue.messages import Slice, TopicSpec
 
+MOST_ROWS = 1 << 16  # of a group: a reissue lists the missing ones, so that a number gone wild would be a list that fills the memory
+
 
 class Schema:
     """Consumers are numbered by their place in `spec.consumers`. Raises ValueError for a declaration that cannot work."""
@@ -20,6 +22,7 @@ class Schema:
         self.shared = frozenset(column.name for column in spec.columns if column.shared)
         self.per_row = frozenset(column.name for column in spec.columns if not column.shared)
         self.optional = frozenset(column.name for column in spec.columns if column.optional)
+        self.scalars = frozenset(column.name for column in spec.columns if column.kind == "scalar")
         outputs = {name for consumer in spec.consumers for name in consumer.outputs}
         self.generated = self.per_row - self.optional - outputs  # what every `RowPut` must carry
         self.readers: dict[str, list[int]] = {name: [] for name in self.per_row}  # column -> consumers that wait for it
@@ -39,16 +42,27 @@ class Schema:
 
     def check_prompt(self, gid: int, columns: dict[str, Slice]) -> None:
         self._check_columns(f"prompt {gid}", columns, self.shared, self.shared - self.optional)
+        self.check_slices(f"prompt {gid}", columns.items())
 
     def check_row(self, gid: int, row: int, columns: dict[str, Slice]) -> None:
-        if row < 0:
-            raise bad(f"row={row} of group {gid} is negative: rows are samples of their group, counted from 0; nothing was stored")
+        if not 0 <= row < MOST_ROWS:
+            raise bad(f"row={row} of group {gid} is outside [0, {MOST_ROWS}): rows are samples of their group, counted from 0; nothing was stored")
         self._check_columns(f"row {row} of group {gid}", columns, self.per_row, self.generated)
+        self.check_slices(f"row {row} of group {gid}", columns.items())
 
     def check_outputs(self, number: int, columns: Iterable[str]) -> None:
         consumer = self.consumers[number]
         outputs = frozenset(consumer.outputs)
         self._check_columns(f"write-back of {consumer.name!r}", columns, outputs, outputs - self.optional)
+
+    def check_slices(self, what: str, slices: Iterable[tuple[str, Slice]]) -> None:
+        """Found here, it is the fault of who wrote it; found by a reader, it would end a stage that did nothing wrong."""
+        for name, piece in slices:
+            if min(piece.shard, piece.block, piece.start) < 0 or piece.stop < piece.start or max(piece.shard, piece.block, piece.stop) >= 1 << 63:
+                raise bad(f"{what}: column {name!r} lies at {piece}, which is no place in a shard: nothing was stored; send what `write` returned")
+            count = piece.stop - piece.start
+            if name in self.scalars and count != 1:
+                raise bad(f"{what}: column {name!r} is scalar, but {piece} holds {count} values: nothing was stored; write one value a row")
 
     def _check_columns(self, what: str, columns: Iterable[str], allowed: frozenset[str], needed: frozenset[str]) -> None:
         given = set(columns)
@@ -74,9 +88,10 @@ def _check(spec: TopicSpec) -> None:
             f"{where}: budget_bytes={window.budget_bytes} is below batch x group_bytes = {window.batch} x {window.group_bytes}: a batch could "
             "never be complete; raise the budget or lower the batch"
         )
-    if spec.prompts_bound < 1 or spec.rows_per_group < 1:
+    if spec.prompts_bound < 1 or not 1 <= spec.rows_per_group <= MOST_ROWS:
         raise ValueError(
-            f"{where}: prompts_bound={spec.prompts_bound} and rows_per_group={spec.rows_per_group} must be >= 1; nothing could be admitted"
+            f"{where}: prompts_bound={spec.prompts_bound} must be >= 1 and rows_per_group={spec.rows_per_group} in [1, {MOST_ROWS}]; nothing "
+            "could be admitted"
         )
     _check_names(spec, where)
 

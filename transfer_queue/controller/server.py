@@ -11,7 +11,7 @@ import zmq
 
 from transfer_queue.controller.config import CoreConfig
 from transfer_queue.controller.core import Core
-from transfer_queue.controller.members import SHARD, shard_index
+from transfer_queue.controller.members import SHARD, Member, shard_index
 from transfer_queue.controller.runtime import Observer
 from transfer_queue.messages import Reply
 from transfer_queue.security import Security, bind
@@ -22,7 +22,8 @@ log = logging.getLogger(__name__)
 
 BURST = 4096  # messages handled between two looks at the deadlines: so many that a heartbeat in the queue counts before its sender is declared dead
 QUIET_S = 0.5  # after the last member left, so that whoever watches the run gets its last answer
-QUEUE = 1 << 16  # unread messages a connection
+QUEUE = 4096  # unread messages a connection, each way; a client waits for at most 1000 replies, so that one with more unread never reads
+UNTOLD = 1 << 16  # messages to a shard that does not read: a lost Free is memory lost until the shard ends
 
 
 class Server:
@@ -69,7 +70,7 @@ class Server:
         payload = frames[0] if frames else b""
         try:
             request = decode_request(payload)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except msgspec.DecodeError as error:
             message = f"a request is one msgpack frame: {error}; nothing was done. Do both sides run the same release?"
             self.core.malformed(connection, id_of(payload), message)
         else:
@@ -77,11 +78,11 @@ class Server:
 
     def flush(self) -> None:
         """Send everything that the core wants sent. A reply that cannot be delivered is taken back."""
-        while self.core.outbox:
+        while self.core.outbox or self.core.frees or self.core.sweeps:
             outbox, self.core.outbox = self.core.outbox, []
             for connection, reply in outbox:
                 self._reply(connection, reply)
-        self._free()
+            self._free()
 
     def _reply(self, connection: bytes, reply: Reply) -> None:
         try:
@@ -112,14 +113,24 @@ class Server:
             if index not in present or present[index].endpoints[SHARD] != self._shards[index][0]:
                 self._shards.pop(index)[1].close(linger=0)
         for index in present.keys() - self._shards.keys():
-            endpoint = present[index].endpoints[SHARD]
-            socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
-            socket.setsockopt(zmq.SNDHWM, QUEUE)
+            try:
+                self._shards[index] = present[index].endpoints[SHARD], self._connect(present[index])
+            except zmq.ZMQError as error:  # an address or a key that zmq does not take: the shard's fault must not end the loop
+                self.core.unreachable(present[index], str(error))
+
+    def _connect(self, shard: Member) -> zmq.Socket[bytes]:
+        endpoint = shard.endpoints[SHARD]
+        socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
+        try:
+            socket.setsockopt(zmq.SNDHWM, UNTOLD)
             socket.setsockopt(zmq.IPV6, int("[" in endpoint))
             if self._security is not None:
-                self._security.client(socket, present[index].endpoints.get("server_key", ""))
+                self._security.client(socket, shard.endpoints.get("server_key", ""))
             socket.connect(endpoint)
-            self._shards[index] = endpoint, socket
+        except zmq.ZMQError:
+            socket.close(linger=0)
+            raise
+        return socket
 
     def _post(self, index: int, message: Free | Sweep) -> None:
         """Blocks of an unknown shard need no freeing: it is gone, and they with it."""
@@ -149,14 +160,11 @@ def serve(
 ) -> None:
     """Bind, call `ready` with the endpoint (port 0 resolved), and serve until the run is stopped and all members left, or `grace_s` after the stop.
 
-    `attach` gets the state machine before the first request, so that an observer can look at it when an event comes; it must change nothing.
-
-    `attach` gets the state machine before the first request: an observer may read it (`status`, `members`) while it is called.
+    `attach` gets the state machine once, before the first request: an observer may read it (`status`, `members`) while it is
+    called, and changes nothing.
     Raises ValueError for a bind beyond loopback without keys, and for topics that cannot work.
     """
     core = Core(config, observer_factory(), time.monotonic)
-    if attach is not None:
-        attach(core)
     if attach is not None:
         attach(core)
     socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.ROUTER)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from transfer_queue.controller.errors import bad
+from transfer_queue.controller.schema import MOST_ROWS
 from transfer_queue.controller.topic import TopicState
 from transfer_queue.messages import ClosePrompts, Demand, OkDemand, OkEmpty, OkPrompts, PutPrompts
 
@@ -15,8 +16,8 @@ def put_prompts(topic: TopicState, request: PutPrompts, last: bool) -> OkPrompts
     queue = topic.prompts
     for prompt in request.prompts:
         topic.schema.check_prompt(prompt.gid, prompt.columns)
-        if prompt.gid < 0 or (prompt.rows is not None and prompt.rows < 1):
-            raise bad(f"prompt {prompt.gid} with rows={prompt.rows}: gids count from 0 and rows from 1; nothing was stored")
+        if prompt.gid < 0 or (prompt.rows is not None and not 1 <= prompt.rows <= MOST_ROWS):
+            raise bad(f"prompt {prompt.gid} with rows={prompt.rows}: gids count from 0, rows from 1 to {MOST_ROWS}; nothing was stored")
     new = queue.new(request.prompts)
     if len(new) > queue.bound:
         raise bad(

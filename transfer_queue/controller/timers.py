@@ -47,15 +47,15 @@ class Timers:
         """Ask every check whose time has come."""
         while self._heap and self._heap[0][0] <= now:
             timer = heapq.heappop(self._heap)[2]
-            if timer.check is None:
+            check, timer.check = timer.check, None  # not in the heap any more: forgetting it while it is asked counts nothing
+            if check is None:
                 self._dead -= 1
                 continue
-            again = timer.check()
-            if again is not None and timer.check is not None:
+            again = check()
+            if again is not None:
                 # a check that is not due yet may never be asked again at once: the loop below `now` would not end
+                timer.check = check
                 heapq.heappush(self._heap, (max(again, now + 1e-6), next(self._order), timer))
-            else:
-                timer.check = None
 
     def next(self) -> float | None:
         """When the earliest check is due; None without any."""

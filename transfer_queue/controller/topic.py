@@ -72,22 +72,20 @@ class TopicState:
         return group
 
     def hand_out(self, group: Group, owner: str, loaded: int) -> None:
-        fence = group.fence = self.runtime.serial()
+        group.fence = self.runtime.serial()
         group.holder = owner
         group.held_version = loaded
         group.deadline = self.runtime.now() + self.lease_s
         self.held[owner].add(group.gid)
 
         def check() -> float | None:
-            if group.holder is None or group.fence != fence:
-                return None
             if self.runtime.now() < group.deadline:
                 return group.deadline
-            self.runtime.cancelled.append((owner, group.gid, fence))
+            self.runtime.cancelled.append((owner, group.gid, group.fence))
             self.lose_producer(group, "lease_expired")
             return None
 
-        self.runtime.timers.at(group.deadline, check)
+        group.timer = self.runtime.timers.at(group.deadline, check)
 
     def renew(self, group: Group) -> None:
         group.deadline = self.runtime.now() + self.lease_s
@@ -161,6 +159,9 @@ class TopicState:
     def _unhold(self, group: Group) -> str:
         owner = group.holder
         group.holder = None
+        if group.timer is not None:  # it would keep the group, which may be trained by then, until the deadline
+            self.runtime.timers.cancel(group.timer)
+            group.timer = None
         if owner is None:
             return ""
         self.held[owner].discard(group.gid)

@@ -129,7 +129,7 @@ class ShardServer:
             return self._handle(decode_shard_request(frames[0]), frames[1:])
         except Refused as error:
             return m.ShardError(id=number, code=error.code, message=str(error)), ()
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except msgspec.DecodeError as error:
             return m.ShardError(id=number, code="malformed", message=f"header frame: {error}"), ()
         except Exception as error:  # one request must never end the server: every client would hang (FAULTS 2)
             log.exception("shard request failed")
@@ -140,6 +140,7 @@ class ShardServer:
             case m.Write():
                 return m.Written(id=request.id, first=self.store.write(request.owner, frames, request.cuts)), ()
             case m.Read():
+                self.store.check_read(request.columns)
                 gone = self.store.missing(request.columns)
                 if gone:
                     return m.NotFound(id=request.id, gone=gone), ()

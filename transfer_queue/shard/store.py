@@ -70,6 +70,15 @@ class Store:
                 "The topics' budget_bytes admit more than the shards hold: lower them, or add shards or capacity",
             )
 
+    def check_read(self, columns: Iterable[Ranges]) -> None:
+        """A reply holds no more than the shard may: a few bytes of request could else ask for all memory, many times over."""
+        asked = sum(stop - start for ranges in columns for start, stop in zip(ranges.starts, ranges.stops, strict=False))
+        if asked > self.capacity_bytes:
+            raise Refused(
+                "capacity",
+                f"{asked} bytes were asked for at once, more than capacity_bytes={self.capacity_bytes}: none are sent; read fewer rows at a time",
+            )
+
     def missing(self, ranges: Iterable[Ranges]) -> list[int]:
         """Blocks named that are not here, each once."""
         return sorted({block for column in ranges for block in column.blocks if block not in self.blocks})

@@ -84,8 +84,8 @@ def test_weights_bound_what_a_forward_worker_gets() -> None:
         weights=m.ModelVersion("policy", 0, 0),
         **worker.fields,
     )
-    for weights in (None, old.weights):
-        assert "at least version 1" in desk.refuse(worker.connection, msgspec.structs.replace(old, weights=weights))
+    for weights in (None, old.weights, m.ModelVersion("policy", 0, 2), m.ModelVersion("critic", 0, 1)):
+        assert "of 'policy' with a version in [1, 1]" in desk.refuse(worker.connection, msgspec.structs.replace(old, weights=weights))
     assert desk.write(worker, reply, "forward", "old_logprobs", weights=1) == []
 
 
@@ -126,7 +126,9 @@ def test_a_release_and_a_death_make_leased_rows_ready_again() -> None:
     third = desk.take(other, "reward")
     assert [(row.gid, row.row) for row in third.rows] == [(0, 0), (0, 1), (1, 0), (1, 1)]
     desk.write(other, third, "reward", "reward")
-    assert parked not in desk.replies, "a dead member's request competes with nobody"
+    refusal = desk.replies[parked]
+    assert isinstance(refusal, m.ErrorReply)
+    assert refusal.code == "stale_incarnation", "a dead member's request competes with nobody"
     assert gids(desk.take(other, "advantage")) == [0, 1]
     desk.refuse(worker.connection, m.Take(topic="policy", consumer="reward", limit=1, **worker.fields), "stale_incarnation")
 

@@ -32,9 +32,9 @@ def _produce(desk: Desk, rollout: Who, groups: int) -> None:
 def _cycle(desk: Desk, rollout: Who, worker: Who) -> None:
     """Every operation of a batch once: admission, progress, put, three stages, commit, status. What is stored stays as large as it was."""
     _produce(desk, rollout, 4)
-    for consumer, column, weights in (("reward", "reward", None), ("forward", "old_logprobs", 10**6), ("advantage", "advantage", None)):
+    for consumer, column, weights in (("reward", "reward", None), ("forward", "old_logprobs", desk.topic.version), ("advantage", "advantage", None)):
         limit = 4 if consumer == "advantage" else 8
-        assert desk.write(worker, desk.take(worker, consumer, limit=limit, loaded=10**6), consumer, column, weights) == []
+        assert desk.write(worker, desk.take(worker, consumer, limit=limit, loaded=desk.topic.version), consumer, column, weights) == []
     step = desk.topic.version
     taken = desk.take(worker, step=step)
     desk.ask(worker.connection, desk.commit(worker, step, [taken.lease]), m.OkCommitted)

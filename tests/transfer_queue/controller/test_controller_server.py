@@ -15,7 +15,7 @@ from controller_desk import plain
 
 from transfer_queue import messages as m
 from transfer_queue.controller import server
-from transfer_queue.controller.core import CoreConfig
+from transfer_queue.controller.core import Core, CoreConfig
 from transfer_queue.shard.messages import AnyShardRequest, Free, Sweep
 from transfer_queue.wire import decode_reply, encode
 
@@ -28,12 +28,13 @@ class Running:
         self._up = threading.Event()
         self.url = ""
         self.sockets: list[zmq.Socket[bytes]] = []
+        self.attached: list[Core] = []
         self.thread = threading.Thread(target=self._serve, args=(CoreConfig(topics=[plain(batch=1, staleness=0)], **config),), daemon=True)
         self.thread.start()
         assert self._up.wait(5)
 
     def _serve(self, config: CoreConfig) -> None:
-        server.serve(config, lambda: self.log, bind="tcp://127.0.0.1:0", security=None, ready=self._ready, grace_s=0.6)
+        server.serve(config, lambda: self.log, bind="tcp://127.0.0.1:0", security=None, ready=self._ready, grace_s=0.6, attach=self.attached.append)
 
     def _ready(self, url: str) -> None:
         self.url = url
@@ -88,6 +89,29 @@ def test_malformed_bytes_get_an_error_reply_and_the_loop_lives_on(running: Runni
     socket.send_multipart([msgspec.msgpack.encode({"type": "Pull", "id": 7}), b"more"])
     assert receive(socket).id == 7
     assert isinstance(ask(socket, m.Status(id=8)), m.OkStatus)
+
+
+def test_a_message_nested_deeper_than_any_decoder_follows_is_malformed_and_ends_nothing(running: Running) -> None:
+    socket = running.connect()
+    socket.send(b"\x82\xa2id\x05\xa1x" + b"\x91" * 100_000 + b"\x01")
+    reply = receive(socket)
+    assert isinstance(reply, m.ErrorReply)
+    assert reply.code == "malformed"
+    assert isinstance(ask(socket, m.Status(id=1)), m.OkStatus)
+
+
+def test_a_shard_that_cannot_be_connected_to_ends_the_run_by_name_and_not_the_loop(running: Running) -> None:
+    running.join("shard-0", "shard", shard="ipc://" + "x" * 200)  # longer than a socket path may be
+    source, who = running.join("source-0", "source")
+    put = m.PromptPut(gid=0, columns={"nothing": m.Slice(0, 1, 0, 1)})  # refused: its block is to be freed
+    assert isinstance(ask(source, m.PutPrompts(id=2, topic="t", prompts=[put], cursor=1, **who)), m.ErrorReply)
+    reply = ask(running.connect(), m.Status(id=1))
+    assert isinstance(reply, m.OkStatus)
+    assert reply.status.reason.startswith("shard-0 died")
+
+
+def test_who_attaches_is_given_the_state_machine_once(running: Running) -> None:
+    assert len(running.attached) == 1
 
 
 def test_a_parked_request_does_not_block_others_and_is_answered_when_it_can_be(running: Running) -> None:

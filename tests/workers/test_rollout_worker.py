@@ -1,0 +1,163 @@
+"""What a rollout worker does between two decode steps, and what it must not do."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from asyncflow.contracts.weights import WeightsId
+from asyncflow.data.task import Example
+from asyncflow.engines.rollout.embedded import EmbeddedRolloutEngine
+from asyncflow.rewards.deadline import DeadlineScorer
+from asyncflow.workers.evaluation import Evaluator
+from asyncflow.workers.groups import Trajectory
+from asyncflow.workers.prompts import PromptReader
+from asyncflow.workers.rollout import RolloutWorker
+from asyncflow.workers.row_writer import FinishedRow, RowWriter
+from tests.engines.rollout.rollout_harness import new_engine, new_requests
+from tests.workers.worker_desk import NO_EVALUATION, TRAIN_ONLY, Desk, desk, until
+from transfer_queue.messages import ModelVersion
+
+SHAPE = ("rollout.slots=4", "rollout.samples_per_prompt=4", "rollout.prompt_width=8", "rollout.response_width=32", "rollout.pull_groups=1")
+WEIGHTS = WeightsId("policy", 0, 0)
+
+
+def rollout_worker(found: Desk, engine: EmbeddedRolloutEngine, evaluator: Evaluator | None = None) -> RolloutWorker:
+    worker = RolloutWorker(found.context("rollout-0"), engine, evaluator)
+    worker._follower.loaded = engine.loaded  # there is no publisher here: the weights came by hand
+    return worker
+
+
+def test_slots_are_refilled_and_leases_renewed_while_other_rows_decode(tmp_path: Path) -> None:
+    """Three groups fit at once. A fourth must come before the last of them is finished."""
+    settings = (*SHAPE, "rollout.slots=12", "rollout.pull_groups=3", "rollout.progress_s=0.001")
+    with desk(tmp_path, *TRAIN_ONLY, NO_EVALUATION, *settings) as found:
+        found.put_prompts(8)
+        worker = rollout_worker(found, new_engine(slots=12, kv_width=48))
+        admitted: set[int] = set()  # since the book was empty
+        emptied = progress = 0
+        last = 0.0
+        while emptied < 2 and not (len(admitted) > 3 and progress > 3):  # twice three groups; a ninth, which never comes, would be waited for
+            worker._turn()
+            admitted = (admitted | worker._book._groups.keys()) if len(worker._book) else set()
+            emptied += not len(worker._book) and worker._tokens > 0
+            progress += worker._progress_at != last
+            last = worker._progress_at
+        worker._writer.close()
+    assert len(admitted) > 3
+    assert progress > 3
+
+
+def test_a_replica_takes_no_prompt_that_it_cannot_start(tmp_path: Path) -> None:
+    """Rows that a pause has aborted come back: their slots are taken."""
+    with desk(tmp_path, *TRAIN_ONLY, NO_EVALUATION, *SHAPE) as found:
+        found.put_prompts(8)
+        engine = new_engine(slots=4, kv_width=48)
+        worker = rollout_worker(found, engine)
+        while not len(worker._book):
+            worker._turn()
+        engine.pause("abort")
+        engine.resume()
+        assert engine.capacity().free_slots == 4
+        worker._request_prompts()
+        assert worker._pull is None
+        worker._turn()
+        worker._turn()
+        assert (engine.capacity().running, len(worker._book)) == (4, 1)
+        worker._writer.close()
+
+
+QUESTIONS = [Example(question="", prompt_ids=list(request.token_ids[:8]), item=b"%d" % i, answer_ids=[]) for i, request in enumerate(new_requests(6))]
+
+
+def test_what_an_engine_still_says_of_aborted_requests_is_no_answer(tmp_path: Path) -> None:
+    with desk(tmp_path, *SHAPE) as found:
+        engine = new_engine()
+        engine.generate(new_requests(3))
+        engine.chunks()
+        engine.abort(["r0", "r1", "r2"])  # their last chunks come with the next call
+        evaluator = Evaluator(found.context("rollout-0"), QUESTIONS, DeadlineScorer(lambda item, answer: float(int(item) % 2), 5.0))
+        assert evaluator.run(engine, WEIGHTS)
+        until(lambda: bool(found.events("report")), "the result")
+        assert found.events("report")[0].data["accuracy"] == 0.5
+
+
+def test_an_evaluation_that_was_cut_off_is_not_done(tmp_path: Path) -> None:
+    """SIGTERM to the marked replica: the duty goes to another one."""
+    with desk(tmp_path, *SHAPE, "evaluation.every=5") as found:
+        engine = new_engine()
+        context = found.context("rollout-0")
+        worker = RolloutWorker(context, engine, Evaluator(context, QUESTIONS, DeadlineScorer(lambda item, answer: 1.0, 5.0)))
+        worker._follower.loaded = engine.loaded
+        context.control.report_loaded("policy", 0)
+        found.client("publisher-0").published(ModelVersion("policy", 0, 0)).result(5.0)
+        until(lambda: context.control.duty == "evaluate", "the duty")
+        context.control.request_stop()
+        worker._serve_duty()
+        worker._writer.close()
+        context.leave()
+        found.contexts.clear()
+        second = found.context("rollout-1")
+        second.control.report_loaded("policy", 0)
+        until(lambda: second.control.duty == "evaluate", "the duty again")
+    assert not [event for event in found.events("member") if event.reason == "duty_done:evaluate"]
+
+
+def test_a_long_evaluation_gives_signs_of_life_and_an_answer_that_cannot_be_scored_counts_as_wrong(tmp_path: Path) -> None:
+    def score(item: bytes, answer: object) -> float:
+        if item == b"3":
+            threading.Event().wait(2.0)
+        return 1.0
+
+    with desk(tmp_path, *SHAPE) as found:
+        context = found.context("rollout-0")
+        limits = msgspec.structs.replace(context.config.limits, stall_s=0.004)  # for the worker only: a queue with it would stop at once
+        context.config = msgspec.structs.replace(context.config, limits=limits)
+        assert Evaluator(context, QUESTIONS, DeadlineScorer(score, 0.1)).run(new_engine(), WEIGHTS)
+        until(lambda: any(event.reason == "evaluation" for event in found.events("report")), "the result")
+        reports = found.events("report")
+    assert reports[0].reason == "evaluating"
+    assert reports[-1].data["unscored"] == 1
+    assert reports[-1].data["accuracy"] == pytest.approx(5 / 6)
+
+
+def test_a_prompt_that_is_too_long_is_dropped_counted_and_replaced(tmp_path: Path) -> None:
+    with desk(tmp_path, *TRAIN_ONLY, NO_EVALUATION, *SHAPE, "batch_size=4") as found:
+        found.put_prompts(6, lengths=(4, 9))
+        context = found.context("rollout-0")
+        leases = context.client.pull(found.topic, loaded=0, limit=4, wait_s=5.0).result(10.0).groups
+        prompted = PromptReader(context).read(leases)
+        assert [lease.gid for lease, _ in prompted] == [0, 2]
+        until(lambda: found.queue.status().topics[0].ledger.get("dropped:prompt_too_long") == 2, "the count")
+        assert found.queue.status().topics[0].open == 2
+
+
+def test_only_prompts_that_are_too_long_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("asyncflow.workers.prompts.MOST_IN_A_ROW", 2)
+    with desk(tmp_path, *TRAIN_ONLY, NO_EVALUATION, *SHAPE, "batch_size=4") as found:
+        found.put_prompts(4, lengths=(9,))
+        context = found.context("rollout-0")
+        leases = context.client.pull(found.topic, loaded=0, limit=4, wait_s=5.0).result(10.0).groups
+        with pytest.raises(ValueError, match=r"rollout\.prompt_width = 8: 4 prompts in a row are longer"):
+            PromptReader(context).read(leases)
+
+
+def test_late_rows_of_a_replaced_attempt_do_not_take_the_new_ones_with_them(tmp_path: Path) -> None:
+    with desk(tmp_path, *TRAIN_ONLY, NO_EVALUATION, *SHAPE) as found:
+        found.put_prompts(1)
+        context = found.context("rollout-0")
+        lease = context.client.pull(found.topic, loaded=0, limit=1, wait_s=5.0).result(10.0).groups[0]
+        writer = RowWriter(context, bound=16)
+        rows = [FinishedRow(finished(0, row), lease.fence, closes=4 if row == 3 else None) for row in range(4)]
+        writer.put([FinishedRow(finished(0, 2), lease.fence - 1, closes=None), *rows])
+        writer.drain()
+        assert writer.take_closed() == []
+        writer.close()
+        until(lambda: found.queue.status().topics[0].ledger["complete"] == 1, "the group")
+
+
+def finished(gid: int, row: int) -> Trajectory:
+    return Trajectory(gid, row, prompt=[2, 3], token_ids=[4], logprobs=[-1.0], versions=[0], finish="stop")

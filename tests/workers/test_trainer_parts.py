@@ -1,0 +1,90 @@
+"""What the trainer counts, how it waits, and what it and its publisher leave on disk."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from asyncflow.contracts.batch import StageBatch
+from asyncflow.contracts.weights import WeightsId
+from asyncflow.workers.batches import BatchStream
+from asyncflow.workers.publisher import PublisherWorker
+from asyncflow.workers.step_metrics import StepMetrics
+from checkpoint_engine.export import read_weights_id
+from checkpoint_engine.publisher import Publisher
+from checkpoint_engine.publisher_client import PublisherClient
+from tests.workers.worker_desk import NO_EVALUATION, TRAIN_ONLY, desk
+from transfer_queue.columns import Jagged
+
+
+def two_rows() -> StageBatch:
+    versions = np.array([3, 3])
+    batch = StageBatch(np.array([7, 7]), np.array([0, 1], dtype=np.int32), versions, versions)
+    batch.columns = {"token_versions": Jagged.of([[3, 3], [3]], "int32"), "rewards": np.array([0.0, 1.0], dtype=np.float32)}
+    return batch
+
+
+@pytest.mark.parametrize(("denominator", "loss"), [(4.0, 0.5), (0.0, None)])
+def test_sums_are_divided_counts_are_not_and_a_batch_of_masked_rows_has_no_mean(denominator: float, loss: float | None) -> None:
+    metrics = StepMetrics(4, frozenset({"masked_rows"}))
+    metrics.absorb(two_rows(), {"loss": 2.0, "masked_rows": 2.0})
+    summary = metrics.summary(denominator)
+    assert summary.get("loss") == loss
+    assert summary["masked_rows"] == 2.0
+    assert (summary["staleness_max"], summary["rows"]) == (1.0, 2.0)
+
+
+def test_a_version_that_waits_for_a_slot_is_tried_again_at_once_and_not_after_the_wait_for_data(tmp_path: Path) -> None:
+    with desk(tmp_path, *TRAIN_ONLY, NO_EVALUATION) as found:
+        context = found.context("trainer-0")
+        tried: list[float] = []
+
+        def flush() -> bool:
+            """Finds no slot twice; then there is one, and the run stops."""
+            tried.append(time.monotonic())
+            if len(tried) == 3:
+                context.control.request_stop()
+            return len(tried) >= 3
+
+        stream = BatchStream(context, found.config.stage("train"), micro_groups=2, canonical=False, on_wait=flush)
+        assert list(stream.micro_batches(0)) == []
+        assert len(tried) == 3
+        assert tried[2] - tried[0] < 5
+
+
+def test_exports_reach_or_pass_every_multiple_and_are_called_by_what_they_hold(tmp_path: Path) -> None:
+    base = tmp_path / "model"
+    base.mkdir()
+    (base / "config.json").write_text("{}")
+    with desk(tmp_path, NO_EVALUATION, "weights.export_every=2") as found:
+        publisher = Publisher(model="policy", transport="pull")
+        over = threading.Event()
+        serving = threading.Thread(target=publisher.run, args=(over,))
+        serving.start()
+        worker = PublisherWorker(found.context("publisher-0"), "policy", base, publisher)
+        trainer = PublisherClient(publisher.endpoint)
+
+        def publish(version: int) -> None:
+            trainer.publish(WeightsId("policy", 0, version), [("weight", torch.full((4,), float(version)))], wait_s=5.0)
+            trainer.wait_published(WeightsId("policy", 0, version), 5.0)
+
+        publish(0)
+        worker._export_if_due()
+        worker._export_if_due()
+        publish(1)
+        worker._export_if_due()  # 2 is not reached
+        publish(2)
+        publish(3)
+        worker._export_if_due()  # 2 was passed before this loop could look
+        publish(5)
+        worker._export(WeightsId("policy", 0, 4))  # seen as 4, but 5 is served by now
+        trainer.close()
+        over.set()
+        serving.join(10)
+    exports = {path.name: read_weights_id(path) for path in sorted((tmp_path / "weights").iterdir())}
+    assert {name: weights.version for name, weights in exports.items()} == {"policy-0.0": 0, "policy-0.3": 3, "policy-0.5": 5}
