@@ -133,8 +133,8 @@ class PublisherClient:
         try:
             self._socket.send_multipart([encode(question), *frames], zmq.NOBLOCK)
         except zmq.Again:
-            what = f"{type(question).__name__} was not sent, for the publisher takes no more messages"
-            raise PublisherGone(f"{what}: it hangs or cannot be reached") from None
+            why = "it hangs, cannot be reached, or refused our keys for good"
+            raise PublisherGone(f"the publisher did not answer: {type(question).__name__} could not even be sent to it; {why}") from None
         end = time.monotonic() + wait_s + self._reply_s
         while (left := end - time.monotonic()) > 0:
             ready = zmq.zmq_poll([(self._socket, zmq.POLLIN), (self._monitor, zmq.POLLIN)], int(left * 1e3) + 1)

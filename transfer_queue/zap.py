@@ -35,7 +35,8 @@ class Gatekeeper:
     def _answer(self, frames: list[bytes]) -> list[bytes]:
         version, request_id, domain, _address, _identity, mechanism, *credentials = frames
         known = self.allowed.get(domain)
-        good = mechanism == b"CURVE" and known is not None and len(credentials) == 1 and z85.encode(credentials[0]) == known
+        ours = domain != b""  # zmq asks about every CURVE server of the process once a handler is there: the others' own rules are not ours to make
+        good = not ours or (mechanism == b"CURVE" and known is not None and len(credentials) == 1 and z85.encode(credentials[0]) == known)
         status = (b"200", b"OK", b"client") if good else (b"400", b"client key refused", b"")
         return [version, request_id, *status, b""]
 

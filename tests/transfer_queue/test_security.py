@@ -63,6 +63,15 @@ def test_two_runs_in_one_process_keep_their_keys_apart():
         assert not heard(a, a_url, a_key, second.worker(), 300)
 
 
+def test_a_curve_server_of_somebody_else_in_the_process_keeps_its_own_rules():
+    run = keys.make()
+    with echo(run), zmq.Context.instance().socket(zmq.ROUTER) as other:  # our handler is there, and zmq asks it about every CURVE server
+        public, other.curve_secretkey = zmq.curve_keypair()
+        other.linger, other.curve_server = 0, True
+        other.bind("tcp://127.0.0.1:0")
+        assert heard(other, other.last_endpoint.decode(), public.decode(), run.worker(), 5000)
+
+
 def test_a_client_with_keys_does_not_talk_to_a_server_without():
     with echo(None) as (server, url, _):
         assert heard(server, url, "", None, 5000)
