@@ -1,0 +1,142 @@
+"""Every record that crosses a socket of the queue, in one place.
+
+A client talks to the controller with one `Request` and gets exactly one reply to it (an `Ok*` record or `ErrorReply`), possibly later: requests that
+cannot be met yet are *parked* by the controller until they can, until `wait_s` is over (the reply is then empty), until a `Cancel` names them, or
+until their member's incarnation ends (the reply is then the error `stale_incarnation`).
+Shards carry tensor bytes and are reached by the client itself: no caller ever names a shard or a row index.
+
+Units: seconds (`*_s`), bytes (`*_bytes`), groups unless a field says rows. Versions count committed global batches of the topic's model; 0 is a
+value.
+"""
+
+from __future__ import annotations
+
+from transfer_queue.messages.base import PROTOCOL, Cancel, ErrorReply, Kind, OkEmpty, Policy, Record, Reply, Request, RunState, Sampler, State, Unit
+from transfer_queue.messages.consuming import Commit, OkCommitted, OkTaken, OkWritten, Published, Release, RowRef, Take, WriteBack
+from transfer_queue.messages.members import Directive, Failed, Leave, MemberDead, OkDirective, OkRegistered, Register, Report, ShardInfo, Stop, Watch
+from transfer_queue.messages.places import ModelVersion, Slice
+from transfer_queue.messages.producing import (
+    ClosePrompts,
+    Demand,
+    DropGroups,
+    GroupLease,
+    OkDemand,
+    OkProgress,
+    OkPrompts,
+    OkPulled,
+    OkPut,
+    Progress,
+    ProgressItem,
+    PromptPut,
+    Pull,
+    PutPrompts,
+    PutRows,
+    RowPut,
+)
+from transfer_queue.messages.schema import Column, Consumer, TopicSpec, Window
+from transfer_queue.messages.status import ConsumerStatus, Event, OkStatus, Status, StatusRecord, TopicStatus
+
+AnyRequest = (
+    Register
+    | Watch
+    | Failed
+    | Leave
+    | MemberDead
+    | PutPrompts
+    | Demand
+    | ClosePrompts
+    | Pull
+    | Progress
+    | PutRows
+    | DropGroups
+    | Take
+    | WriteBack
+    | Release
+    | Commit
+    | Published
+    | Report
+    | Cancel
+    | Stop
+    | Status
+)
+AnyReply = (
+    OkEmpty
+    | ErrorReply
+    | OkRegistered
+    | OkDirective
+    | OkPrompts
+    | OkDemand
+    | OkPulled
+    | OkProgress
+    | OkPut
+    | OkTaken
+    | OkWritten
+    | OkCommitted
+    | OkStatus
+)
+
+__all__ = [
+    "PROTOCOL",
+    "AnyReply",
+    "AnyRequest",
+    "Cancel",
+    "ClosePrompts",
+    "Column",
+    "Commit",
+    "Consumer",
+    "ConsumerStatus",
+    "Demand",
+    "Directive",
+    "DropGroups",
+    "ErrorReply",
+    "Event",
+    "Failed",
+    "GroupLease",
+    "Kind",
+    "Leave",
+    "MemberDead",
+    "ModelVersion",
+    "OkCommitted",
+    "OkDemand",
+    "OkDirective",
+    "OkEmpty",
+    "OkProgress",
+    "OkPrompts",
+    "OkPulled",
+    "OkPut",
+    "OkRegistered",
+    "OkStatus",
+    "OkTaken",
+    "OkWritten",
+    "Policy",
+    "Progress",
+    "ProgressItem",
+    "PromptPut",
+    "Published",
+    "Pull",
+    "PutPrompts",
+    "PutRows",
+    "Record",
+    "Register",
+    "Release",
+    "Reply",
+    "Report",
+    "Request",
+    "RowPut",
+    "RowRef",
+    "RunState",
+    "Sampler",
+    "ShardInfo",
+    "Slice",
+    "State",
+    "Status",
+    "StatusRecord",
+    "Stop",
+    "Take",
+    "TopicSpec",
+    "TopicStatus",
+    "Unit",
+    "Watch",
+    "Window",
+    "WriteBack",
+]

@@ -1,0 +1,96 @@
+"""Leases, write-backs, commits: what the stages, the trainer and the publisher say."""
+
+from __future__ import annotations
+
+from transfer_queue.messages.base import Record, Reply, Request
+from transfer_queue.messages.places import ModelVersion, Slice
+
+
+class Take(Request, frozen=True):
+    """Lease rows or whole groups for a stage.
+
+    A terminal consumer names its `step` (= the version it trains from); the controller never hands out more than what is left of that batch.
+    """
+
+    topic: str
+    consumer: str
+    member: str
+    incarnation: int
+    limit: int  # groups for unit group, rows for unit row
+    at_least: int = 1  # park until so many can be had at once (or the batch needs fewer)
+    loaded: int | None = None  # the taker's weights version, where the consumer needs weights
+    step: int | None = None
+    wait_s: float = 30.0
+
+
+class RowRef(Record, frozen=True, array_like=True):
+    """One row as a consumer gets it. `columns` follows the consumer's inputs; None where an optional one is missing."""
+
+    gid: int
+    row: int
+    oldest_version: int
+    newest_version: int
+    columns: list[Slice | None]
+
+
+class OkTaken(Reply, frozen=True):
+    lease: int = -1  # -1: nothing
+    rows: list[RowRef] = []  # rows of a group are adjacent, in row order; groups in the sampler's order
+    version: int = 0  # the topic's clock at hand-out
+    batch: int = 0  # terminal: how many groups this step's batch has in all
+    done: bool = False  # nothing will ever come again
+
+
+class WriteBack(Request, frozen=True):
+    """Outputs of a leased batch and, with it, the acknowledgement of the lease."""
+
+    topic: str
+    consumer: str
+    member: str
+    incarnation: int
+    lease: int
+    columns: dict[str, list[Slice]]  # aligned with `keys`
+    keys: list[tuple[int, int]]  # (gid, row)
+    weights: ModelVersion | None = None  # what made the columns
+
+
+class OkWritten(Reply, frozen=True):
+    closed: list[int]  # gids whose columns were refused
+
+
+class Release(Request, frozen=True):
+    """Give a lease back undone: its rows are ready again."""
+
+    topic: str
+    consumer: str
+    member: str
+    incarnation: int
+    lease: int
+
+
+class Commit(Request, frozen=True):
+    """One optimizer step: groups trained, version + 1, permits back. Idempotent by (model, epoch, step)."""
+
+    topic: str
+    consumer: str
+    member: str
+    incarnation: int
+    model: str
+    epoch: int
+    step: int  # the version trained from; the reply's version is step + 1
+    leases: list[int]
+    info: dict[str, float] = {}  # the trainer's metrics of this step, for the record
+
+
+class OkCommitted(Reply, frozen=True):
+    version: int
+    trained: int  # groups trained so far
+    done: bool
+
+
+class Published(Request, frozen=True):
+    """The publisher holds these weights, whole and digested: they become the desired ones."""
+
+    weights: ModelVersion
+    member: str
+    incarnation: int

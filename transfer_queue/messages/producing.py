@@ -1,0 +1,133 @@
+"""Prompts in, admission, rows out: what the source and the rollouts say."""
+
+from __future__ import annotations
+
+from transfer_queue.messages.base import Record, Reply, Request
+from transfer_queue.messages.places import Slice
+
+
+class PromptPut(Record, frozen=True):
+    """One prompt: becomes the group `gid` when it is handed out. `columns` are the group's shared columns."""
+
+    gid: int  # position in the source's endless order (epoch * len(data) + index): unique, dense, the canonical order
+    columns: dict[str, Slice]
+    rows: int | None = None  # trajectories wanted; None: the topic's rows_per_group
+
+
+class PutPrompts(Request, frozen=True):
+    """Idempotent by gid. Parks while `prompts_bound` prompts wait. The cursor is stored with the put, atomically."""
+
+    topic: str
+    member: str
+    incarnation: int
+    prompts: list[PromptPut]
+    cursor: int  # the next gid the source would put: where a restarted source goes on
+    wait_s: float = 30.0
+
+
+class OkPrompts(Reply, frozen=True):
+    accepted: int  # how many of the put were new
+    cursor: int  # the stored cursor, which is the larger one
+
+
+class Demand(Request, frozen=True):
+    """Source: parks until more prompts are wanted or the topic is done."""
+
+    topic: str
+    member: str
+    incarnation: int
+    wait_s: float = 30.0
+
+
+class OkDemand(Reply, frozen=True):
+    wanted: int  # prompts that may be put now; 0 after wait_s
+    cursor: int
+    done: bool  # the topic's count is trained or the run stops
+
+
+class ClosePrompts(Request, frozen=True):
+    """The run's total: `count` groups are to be trained. Replacements of dropped groups come on top. Idempotent."""
+
+    topic: str
+    count: int
+
+
+class Pull(Request, frozen=True):
+    """Rollout: admission is this hand-out. Parks until a permit, bytes and a prompt with min_version <= `loaded` are there."""
+
+    topic: str
+    member: str
+    incarnation: int
+    loaded: int
+    limit: int  # most groups; at most what the replica can start now
+    wait_s: float = 30.0
+
+
+class GroupLease(Record, frozen=True):
+    gid: int
+    fence: int  # goes with every later message about this attempt
+    min_version: int  # no token of it may be made by older weights
+    rows: list[int]  # samples still missing (a reissue keeps those that were put)
+    columns: dict[str, Slice]  # the group's shared columns
+
+
+class OkPulled(Reply, frozen=True):
+    groups: list[GroupLease]
+    done: bool = False  # nothing will ever come again
+    need_version: int | None = None  # admission waits for a replica with at least this loaded
+
+
+class ProgressItem(Record, frozen=True, array_like=True):
+    gid: int
+    fence: int
+    tokens: int  # generated so far by this attempt
+    oldest_version: int | None  # of this attempt's surviving tokens; None before the first
+
+
+class Progress(Request, frozen=True):
+    """Renews generation leases by progress: an item whose `tokens` did not grow does not renew its lease."""
+
+    topic: str
+    member: str
+    incarnation: int
+    items: list[ProgressItem]
+
+
+class OkProgress(Reply, frozen=True):
+    closed: list[int]  # gids that are dropped or no longer yours: abort them
+
+
+class RowPut(Record, frozen=True):
+    """One finished trajectory row of a leased group. `row` is the sample's place in its group, 0-based."""
+
+    gid: int
+    fence: int
+    row: int
+    columns: dict[str, Slice]
+    tokens: int
+    oldest_version: int
+    newest_version: int
+
+
+class PutRows(Request, frozen=True):
+    """Publish rows and close groups, atomically per group. Late or fenced groups come back in `closed`; their bytes are freed."""
+
+    topic: str
+    member: str
+    incarnation: int
+    rows: list[RowPut]
+    close: dict[int, int] = {}  # gid -> row count: the producer closes the group
+
+
+class OkPut(Reply, frozen=True):
+    closed: list[int]  # gids refused: late, dropped or fenced. Counted, never an error
+
+
+class DropGroups(Request, frozen=True):
+    """A holder gives groups up for good (a reward that timed out, a prompt too long). Counted under `reason`."""
+
+    topic: str
+    member: str
+    incarnation: int
+    gids: list[int]
+    reason: str

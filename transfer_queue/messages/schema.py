@@ -1,0 +1,60 @@
+"""What a topic is: typed columns, the stages that consume them, the staleness window."""
+
+from __future__ import annotations
+
+import msgspec
+
+from transfer_queue.messages.base import Kind, Policy, Record, Sampler, Unit
+
+
+class Column(Record, frozen=True):
+    """One typed column of a topic. A (row, column) is written once."""
+
+    name: str
+    dtype: str  # numpy name, or "bfloat16" / "float8_e4m3fn" / "float8_e5m2": bits travel, they are never converted
+    kind: Kind  # scalar: one value a row; per_token: a 1-d run of values a row; blob: bytes (dtype "uint8")
+    producer: str  # name of the stage that writes it
+    shared: bool = False  # one value for the whole group, stored once (written with the prompt)
+    optional: bool = False  # a row is ready for a consumer without it
+
+
+class Consumer(Record, frozen=True):
+    """One stage's view of a topic: what it must see before it can have a row, and how it is served."""
+
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...] = ()
+    unit: Unit = "row"
+    terminal: bool = False  # its acknowledgement is `Commit`; its leases end only with its incarnation
+    sampler: Sampler = "oldest_first"
+    needs_weights: bool = False  # take only rows whose newest token version <= the taker's loaded version
+
+
+class Window(Record, frozen=True):
+    """The staleness window (flow control) of a topic: permits, clock, policy.
+
+    capacity = (staleness + 1) * batch open groups; `staleness=None` means bounded by bytes only.
+    """
+
+    batch: int
+    staleness: int | None
+    policy: Policy = "wait"
+    budget_bytes: int = 1 << 32
+    group_bytes: int = 1 << 16  # worst case of one group, reserved at admission
+    requeue: bool = False  # policy drop: hand the dropped prompt out again instead of the source's next one
+
+
+class TopicSpec(Record, frozen=True):
+    name: str
+    model: str  # whose commits are this topic's clock
+    columns: tuple[Column, ...]
+    consumers: tuple[Consumer, ...]
+    window: Window
+    prompts_bound: int = 256  # most prompts that wait for admission; a put beyond it parks
+    rows_per_group: int = 1  # trajectories a producer is asked for
+
+    def digest(self) -> str:
+        """Hash of the schema, checked in the handshake. Stable across processes."""
+        import hashlib
+
+        return hashlib.sha256(msgspec.msgpack.encode((self.columns, self.consumers))).hexdigest()[:16]
