@@ -15,6 +15,7 @@ from checkpoint_engine.weights_id import WeightsId
 
 WEIGHTS_FILE = "model.safetensors"
 ID_FILE = "weights_id.json"
+_REST = ("config.json", "generation_config.json", "*token*.json", "tokenizer.model", "vocab.*", "merges.txt", "chat_template*", "*processor*.json")
 
 _DTYPES = {
     "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2",
@@ -94,7 +95,7 @@ def _sync_directory(path: Path) -> None:
 
 
 def _copy_rest(base: Path, target: Path) -> None:
-    weights = (".safetensors", ".bin", ".pt", ".index.json")
-    for file in base.iterdir():
-        if file.is_file() and not file.name.endswith(weights) and file.name != ID_FILE:
+    """What makes a model directory beside its weights. Nothing else: a record of how the base was made is not true of what is exported."""
+    for pattern in _REST:
+        for file in base.glob(pattern):
             shutil.copy2(file, target / file.name)

@@ -27,7 +27,8 @@ def train(recipe: str, overrides: list[str], run_dir: str | None) -> int:
     config = with_run_dir(config, run_dir)
     with RunProgress(config.run_dir, config.total_steps) as progress:
         progress.say(f"run directory {config.run_dir}")
-        progress.say(f"staleness {config.staleness}, {config.total_steps} steps of {config.batch_size} groups")
+        staleness = "unbounded (null)" if config.staleness is None else config.staleness
+        progress.say(f"staleness {staleness}, {config.total_steps} steps of {config.batch_size} groups")
         launcher = LocalLauncher(config, progress.say, progress.tick)
         reason = launcher.run()
         progress.tick()
@@ -39,38 +40,63 @@ def train(recipe: str, overrides: list[str], run_dir: str | None) -> int:
 
 
 def with_run_dir(config: RunConfig, run_dir: str | None) -> RunConfig:
-    """Make the directory of this run. Raises ConfigError for one that holds a run already: two runs never mix their logs."""
+    """Make the directory of this run. Raises ConfigError where that fails, or for one that holds a run already: two runs never mix their logs."""
     fresh = f"{config.run.name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"  # two runs of one second have two processes
     directory = Path(run_dir) if run_dir is not None else Path(config.run.root) / fresh
-    if (directory / EVENTS).exists():
+    setting = f"run.root = {config.run.root}" if run_dir is None else f"--run-dir {run_dir}"
+    try:
+        holds_a_run = (directory / EVENTS).exists()
+        directory.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:  # ValueError: a name with a null character
+        raise ConfigError(f"{setting}: no directory {directory} can be made there ({error}), and a run must write. Name another place") from None
+    if not os.access(directory, os.W_OK | os.X_OK):
+        raise ConfigError(f"{setting}: nothing can be written to {directory}, and a run must write. Name another place, or change its permissions")
+    if holds_a_run:
         raise ConfigError(f"--run-dir {directory}: it holds a run already ({EVENTS}); their records would mix. Name another directory, or remove it")
-    directory.mkdir(parents=True, exist_ok=True)
     return msgspec.structs.replace(config, run=msgspec.structs.replace(config.run, dir=str(directory.resolve())))
 
 
 def show(summary: Summary, console: Console) -> None:
-    """The result as a person reads it."""
-    rows = {
-        "exit reason": summary.exit_reason,
-        "accuracy": f"{_share(summary.accuracy_before)} → {_share(summary.accuracy_after)}",
-        "seconds": f"{summary.seconds:.1f} (in all {summary.seconds_total:.1f})",
-        "versions": str(summary.versions),
-        "staleness max": "not measured" if summary.staleness_max is None else f"{summary.staleness_max:g}",
-        "overlap": f"rollout and trainer busy at once for at least {_share(summary.overlap)} of the time",
-        "ledger": ", ".join(f"{state} {count}" for state, count in summary.ledger.items()),
-        "weights": f"{summary.weights_digest} exported to {summary.exported or 'nowhere'}",
-        "restarts": ", ".join(f"{name} {count}" for name, count in summary.restarts.items()) or "none",
-    }
+    """The result as a person reads it. What was not measured has no row."""
+    rows = {"exit reason": summary.exit_reason, **_measured(summary), **_weights(summary)}
+    rows["restarts"] = ", ".join(f"{name} {count}" for name, count in summary.restarts.items()) or "none"
+    for name, value in rows.items():
+        console.print(f"{name:<14} {value}", markup=False)
+    if summary.traceback is not None:
+        console.print(summary.traceback, markup=False)
+
+
+def _measured(summary: Summary) -> dict[str, str]:
+    rows: dict[str, str] = {}
+    if summary.accuracy_before is not None or summary.accuracy_after is not None:
+        rows["accuracy"] = f"{_share(summary.accuracy_before)} → {_share(summary.accuracy_after)}"
+    rows["seconds"] = f"{summary.seconds:.1f} (in all {summary.seconds_total:.1f})"
+    rows["versions"] = str(summary.versions)
+    if summary.staleness_max is not None:
+        rows["staleness max"] = f"{summary.staleness_max:g}"
+    if summary.overlap is not None:
+        rows["overlap"] = f"rollout and trainer busy at once for at least {summary.overlap:.3f} of the time"
+    if summary.ledger:
+        rows["ledger"] = ", ".join(f"{state} {count}" for state, count in summary.ledger.items())
     if summary.trained is not None and summary.dropped is not None:
         trained, dropped = summary.trained, summary.dropped
         rows["dropped"] = (
             f"{dropped.groups} groups of {dropped.tokens_mean:.1f} tokens at age {dropped.age_mean:.2f}; "
             f"trained: {trained.tokens_mean:.1f} tokens at age {trained.age_mean:.2f}"
         )
-    for name, value in rows.items():
-        console.print(f"{name:<14} {value}", markup=False)
-    if summary.traceback is not None:
-        console.print(summary.traceback, markup=False)
+    return rows
+
+
+def _weights(summary: Summary) -> dict[str, str]:
+    """Digest and export with the version of each: they differ where the run ended between two exports."""
+    rows: dict[str, str] = {}
+    if summary.weights_digest is not None:
+        # a commit comes before its publication: only a completed run surely published the last version
+        version = f"version {summary.versions}" if summary.exit_reason == COMPLETED else f"last published, of {summary.versions} versions"
+        rows["weights"] = f"{summary.weights_digest} ({version})"
+    if summary.exported is not None:
+        rows["exported"] = f"{summary.exported} (version {summary.exported_version})"
+    return rows
 
 
 def _share(value: float | None) -> str:

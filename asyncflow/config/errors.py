@@ -14,4 +14,4 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """' Did you mean X?' for the closest of `known`, else the known words."""
     options = sorted(known)
     close = difflib.get_close_matches(word, options, n=1, cutoff=0.6)
-    return f"did you mean {close[0]!r}?" if close else f"known here: {', '.join(options)}"
+    return f"did you mean {close[0]!r}?" if close else f"known here: {', '.join(options) or 'nothing'}"

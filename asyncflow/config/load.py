@@ -15,13 +15,14 @@ from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import ConfigCompositionException, HydraException
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from asyncflow.config.check import check
 from asyncflow.config.errors import ConfigError, did_you_mean
+from asyncflow.config.overrides import check_keys, is_addition, refuse_missing_entry
 from asyncflow.config.root import RunConfig
-from asyncflow.config.typed import typed, unknown_override
+from asyncflow.config.typed import typed
 
 BASE, ROOT = "asyncflow_defaults", "asyncflow_run"  # names of the two generated nodes in Hydra's config store
 
@@ -38,7 +39,9 @@ def find_recipe(recipe: str | Path) -> Path:
     path = Path(recipe)
     path = path / "config.yaml" if path.is_dir() else path
     if path.is_file():
-        return path.resolve()
+        if path.suffix == ".yaml":
+            return path.resolve()
+        raise ConfigError(f"recipe {str(recipe)!r}: a recipe is a YAML file NAME.yaml, or a folder with a config.yaml; nothing was started. Name one")
     recipes = [str(found.parent) for found in sorted(Path("recipes").glob("*/config.yaml"))]
     hint = f"; {did_you_mean(str(recipe), recipes)}" if recipes else "; give a folder with a config.yaml, or a YAML file"
     raise ConfigError(f"recipe {str(recipe)!r}: there is no such file or folder with a config.yaml{hint}")
@@ -46,16 +49,14 @@ def find_recipe(recipe: str | Path) -> Path:
 
 def compose_plain(path: Path, overrides: list[str]) -> dict[str, Any]:
     """Defaults, YAML and overrides merged by Hydra into plain data, interpolations resolved."""
-    _check_override_keys(overrides)
+    check_keys(overrides)
     store = ConfigStore.instance()
     store.store(name=BASE, node=OmegaConf.create(msgspec.to_builtins(RunConfig())))
     store.store(name=ROOT, node=OmegaConf.create({"defaults": [BASE, path.stem, "_self_"]}))
-    GlobalHydra.instance().clear()
     try:
-        with initialize_config_dir(version_base="1.3", config_dir=str(path.parent)):
-            tree = compose(config_name=ROOT, overrides=overrides)
-        plain = OmegaConf.to_container(tree, resolve=True, throw_on_missing=True)
+        plain = OmegaConf.to_container(_compose(path, overrides), resolve=True, throw_on_missing=True)
     except (HydraException, ConfigCompositionException, OmegaConfBaseException, yaml.YAMLError) as error:
+        _explain(path, overrides)
         raise ConfigError(f"{path.name}: {_first_lines(error)}") from None
     except OSError as error:
         raise ConfigError(f"{path}: {error}") from None
@@ -63,13 +64,21 @@ def compose_plain(path: Path, overrides: list[str]) -> dict[str, Any]:
     return {str(key): value for key, value in plain.items()}
 
 
-def _check_override_keys(overrides: list[str]) -> None:
-    """Refuse a misspelt key before Hydra does, for Hydra does not say what was meant."""
-    for override in overrides:
-        key, equals, _ = override.partition("=")
-        if not equals and not override.startswith("~"):
-            raise ConfigError(f"override {override!r}: it has no '='; write KEY=VALUE, e.g. staleness=4")
-        unknown_override(key.lstrip("+~").split("@")[0])
+def _compose(path: Path, overrides: list[str]) -> DictConfig:
+    """Hydra's merge. Raises what Hydra raises."""
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(version_base="1.3", config_dir=str(path.parent)):
+        return compose(config_name=ROOT, overrides=overrides)
+
+
+def _explain(path: Path, overrides: list[str]) -> None:
+    """Compose without the overrides that want something to be there, and refuse the one that does not find it."""
+    try:
+        tree = OmegaConf.to_container(_compose(path, [override for override in overrides if is_addition(override)]))
+    except (HydraException, OmegaConfBaseException, yaml.YAMLError):
+        return  # something else is wrong too, and the caller says what
+    assert isinstance(tree, dict)
+    refuse_missing_entry({str(key): value for key, value in tree.items()}, overrides)
 
 
 def _first_lines(error: BaseException) -> str:

@@ -9,13 +9,14 @@ import msgspec
 from asyncflow.config.settings import Settings
 
 KV_MULTIPLE = 16  # decode at one fixed width, a multiple of this: other widths differ in bits
+EMBEDDED = "embedded"  # the engine that needs no import path
 LEAST_SLOTS = 4  # 1 to 3 rows take another matrix kernel, whose bits differ
 
 
 class RolloutSettings(Settings, frozen=True):
     """How responses are generated."""
 
-    engine: str = "embedded"  # "embedded", or "module:function" of another rollout engine's factory.
+    engine: str = EMBEDDED  # "embedded", or "module:function" of another rollout engine's factory.
     slots: int = 32  # Sequences that a replica decodes at once; decode always runs all of them.
     prompt_width: int = 32  # Longest prompt in tokens; prefill is right-padded to it.
     response_width: int = 32  # Most tokens generated for one sequence.

@@ -11,6 +11,7 @@ from asyncflow.contracts.stage import Stage
 from transfer_queue.messages import Column
 
 LOOP_STAGES = ("rollout", "train")  # roles with a loop of their own: their code is no StageFactory
+DEFAULT_ADVANTAGE = "asyncflow.stages.advantage:make_advantage"
 SOURCE = "source"  # producer of the shared columns
 
 SOURCE_COLUMNS = (
@@ -70,7 +71,7 @@ def default_stages() -> dict[str, StageSettings]:
         "actor_forward": _forward("old_logprobs", "policy"),
         "ref_forward": _forward("ref_logprobs", "ref"),
         "advantage": StageSettings(
-            compute="asyncflow.stages.advantage:make_advantage",
+            compute=DEFAULT_ADVANTAGE,
             inputs=("rewards",),
             outputs={"advantages": ColumnSettings(dtype="float32")},
             unit="group",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import types
 import typing
 from typing import Any
@@ -77,6 +78,8 @@ def _refuse_missing(plain: dict[str, Any], struct: type, path: str) -> None:
 
 
 def _refuse_value(value: Any, kind: Any, path: str) -> None:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{path} = {value}: it must be finite; workers receive it as JSON, which has no other. Fix: {path}=<a finite number>")
     try:
         msgspec.convert(value, kind)
     except msgspec.ValidationError:

@@ -28,6 +28,7 @@ COMPLETED = "completed"
 INTERRUPTED = "interrupted"
 CONTROLLER = "controller"
 PREPARE = "prepare"
+CONTROLLER_URL = "controller.url"  # file of a run directory, for `python -m transfer_queue status`
 
 Say = Callable[[str], None]
 Workers = Callable[[RunConfig, str, str | None], list[ChildSpec]]  # (configuration, controller's URL, key file) → what to start
@@ -87,6 +88,7 @@ class LocalLauncher:
         limits = self.config.limits
         url = self._ask(signals, CONTROLLER, "asyncflow.launch.controller:run", self.config.encode(), limits.start_s).decode()
         self.say(f"controller at {url}")
+        (self.config.run_dir / CONTROLLER_URL).write_text(f"{url}\n")
         try:
             self.link = ControllerLink(url, self._key, limits.start_s)
         except LOST as error:
@@ -128,7 +130,7 @@ class LocalLauncher:
                 missing = [name for name in names if not self.link.alive([name])]
                 raise RunFailed(f"{', '.join(missing)} did not register within limits.start_s = {self.config.limits.start_s:g} s; see their logs")
             self._step(signals)
-        self.say(f"{len(names)} processes registered: {', '.join(names)}" if self._going() else "the run stopped while it started")
+        self.say(f"registered: {', '.join(names)}" if self._going() else "the run stopped while it started")
 
     # ------------------------------------------------------------ supervise
 
@@ -198,6 +200,7 @@ class LocalLauncher:
         Returns what went wrong on the way: a process that failed instead of ending, for such a run is not completed.
         """
         codes: dict[str, int] = {}
+        begun_s, drain_s = time.monotonic(), self.config.limits.drain_s
         if self.link is not None:
             if self._going():
                 self.link.stop("the launcher ends")
@@ -208,9 +211,10 @@ class LocalLauncher:
                 if codes[name] != 0:
                     self.link.dead(name, cause_of(codes[name]), fatal=False)  # else the controller waits for it to leave
             self.link.close()
-        codes |= self.nursery.end(self.config.limits.drain_s if self.link is not None and self.link.lost is None else 0.0)
-        for name in sorted(self.nursery.unwilling):
-            self.say(f"{name} did not end by itself within limits.drain_s = {self.config.limits.drain_s:g} s: it was signalled")
+        codes |= self.nursery.end(drain_s if self.link is not None and self.link.lost is None else 0.0)
+        if time.monotonic() - begun_s >= drain_s:  # an end in a hurry gives nobody time, so it blames nobody
+            for name in sorted(self.nursery.unwilling):
+                self.say(f"{name} did not end by itself within limits.drain_s = {drain_s:g} s: it was signalled")
         failed = [name for name, code in codes.items() if code > 0 or (code < 0 and name in self._unreplaceable)]
         return f"{', '.join(failed)} failed while the run ended; see {self.config.run_dir / 'logs'}" if failed else None
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from pathlib import Path
 from types import TracebackType
@@ -36,11 +38,20 @@ class MetricsTail:
         return msgspec.json.decode(lines[-1], type=StepRecord) if lines else None
 
 
+class LastingConsole(Console):
+    """Whoever reads our output may go (`| head`, a lost ssh line): then it goes nowhere, and the run goes on."""
+
+    def on_broken_pipe(self) -> None:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
 class RunProgress:
     """A context manager. `say` prints one line; `tick` looks for news, as often as its caller likes."""
 
     def __init__(self, run_dir: Path, total_steps: int, console: Console | None = None) -> None:
-        self.console = console or Console(highlight=False, soft_wrap=True)
+        self.console = console or LastingConsole(highlight=False, soft_wrap=True)
         self._tail = MetricsTail(run_dir / METRICS)
         self._total = total_steps
         self._printed_s = time.monotonic()

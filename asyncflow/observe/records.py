@@ -54,4 +54,5 @@ class Summary(msgspec.Struct, frozen=True):
     events: int  # lines of events.jsonl
     traceback: str | None  # of the worker that raised, if one did
     exported: str | None  # directory of the last exported weights
+    exported_version: int | None  # which they are: after a crash they may be older than `weights_digest`
     run_dir: str

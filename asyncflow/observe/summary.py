@@ -90,6 +90,7 @@ def summarise(run_dir: Path, exit_reason: str, seconds_total: float, restarts: d
         events=totals.replay.lines,
         traceback=totals.traceback,
         exported=str(exported) if exported is not None else None,
+        exported_version=exported_version(exported) if exported is not None else None,
         run_dir=str(run_dir),
     )
 
@@ -118,6 +119,11 @@ def last_export(run_dir: Path) -> Path | None:
     """The newest complete directory of exported Hugging Face files."""
     exports = [path.parent for path in (run_dir / EXPORTS).glob("*/weights_id.json")]
     return max(exports, key=lambda path: path.stat().st_mtime_ns, default=None)
+
+
+def exported_version(export: Path) -> int:
+    """Which version an exported directory holds. (Its identity is `checkpoint_engine.export.read_weights_id`'s to read, which loads torch.)"""
+    return int(msgspec.json.decode((export / "weights_id.json").read_bytes())["version"])
 
 
 def read_metrics(run_dir: Path) -> list[StepRecord]:

@@ -110,8 +110,10 @@ def test_receivers_killed_at_random_buckets_never_harm_the_others() -> None:
         client.publish(policy(version + 1), plain_weights(version + 1, TENSORS, NUMEL), wait_s=5)
         for survivor in survivors:
             survivor.await_version(version + 1)
-            survivor.stop()
+        eventually(lambda: reports[-1].weights.version == version + 1, what="the last broadcast ended")
         assert not reports[-1].error, "survivors form a group again"
+        for survivor in survivors:
+            survivor.stop()
         client.close()
 
 

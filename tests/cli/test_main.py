@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
+from rich.console import Console
 
 from asyncflow.cli.main import main
-from asyncflow.cli.train import with_run_dir
+from asyncflow.cli.train import show, with_run_dir
 from asyncflow.config import RunConfig
 from asyncflow.config.errors import ConfigError
-from asyncflow.observe.records import EVENTS
-from tests.config.recipes import MINIMAL
+from asyncflow.observe.records import EVENTS, Summary
+from asyncflow.observe.summary import summarise
+from tests.config.recipes import MINIMAL, RUNNABLE
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,6 +36,8 @@ def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) 
         (["RECIPE", "stalenes=4"], "did you mean 'staleness'"),
         (["RECIPE", "rollout.slots=2"], "rollout.slots = 2"),
         (["RECIPE", "resources.trainer.workers=2"], "not there yet"),
+        (["RECIPE", "task.path=nowhere:Task"], "there is no module 'nowhere'"),
+        (["RECIPE", "resources.rolout.workers=2"], "did you mean 'rollout'"),
     ],
 )
 def test_a_mistake_gets_one_message_and_exit_code_2(tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str) -> None:
@@ -54,9 +60,39 @@ def test_a_run_directory_is_never_shared_by_two_runs(tmp_path: Path) -> None:
         with_run_dir(RunConfig(), str(tmp_path))
 
 
+def test_a_run_directory_that_cannot_be_made_is_a_mistake_and_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for place in (tmp_path / "file", tmp_path / "file/run", Path("/dev/null/run")):
+        with pytest.raises(ConfigError, match=rf"--run-dir {place}: .*Name another place"):
+            with_run_dir(RunConfig(), str(place))
+
+
+def test_what_was_not_measured_has_no_row(tmp_path: Path) -> None:
+    said = shown(summarise(tmp_path, "stalled", 1.0, {}))
+    assert "exit reason    stalled" in said
+    assert not any(word in said for word in ("None", "not measured", "accuracy", "overlap", "weights", "exported", "ledger"))
+
+
+def test_weights_and_export_are_shown_with_the_version_of_each(tmp_path: Path) -> None:
+    ended = {"weights_digest": "abc", "versions": 7, "exported": "weights/policy-0.5", "exported_version": 5, "staleness_max": 0.0, "overlap": 0.0}
+    summary = msgspec.structs.replace(summarise(tmp_path, "completed", 1.0, {}), **ended)
+    said = shown(summary)
+    assert "weights        abc (version 7)" in said
+    assert "exported       weights/policy-0.5 (version 5)" in said
+    assert "staleness max  0" in said
+    assert "at least 0.000 of the time" in said
+    assert "abc (last published, of 7 versions)" in shown(msgspec.structs.replace(summary, exit_reason="stalled"))
+
+
+def shown(summary: Summary) -> str:
+    paper = io.StringIO()
+    show(summary, Console(file=paper, width=200))
+    return paper.getvalue()
+
+
 def test_a_run_that_fails_never_exits_0_and_its_last_line_is_the_summary(tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.yaml"
-    recipe.write_text(MINIMAL)  # its model does not exist
+    recipe.write_text(RUNNABLE)  # its model does not exist
     command = [sys.executable, "-m", "asyncflow.cli.main", "train", str(recipe), "--run-dir", str(tmp_path / "run")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1

@@ -8,6 +8,7 @@ from asyncflow.config import RunConfig
 from asyncflow.config.load import load
 
 MINIMAL = "models: {policy: {path: /models/tiny}}\n"
+RUNNABLE = MINIMAL + "task: {path: 'asyncflow.data.number_sorting:NumberSorting'}\n"  # all its code is there
 
 
 def load_text(folder: Path, text: str = MINIMAL, *overrides: str) -> RunConfig:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from asyncflow.config.check import check_runnable
 from asyncflow.config.errors import ConfigError
-from tests.config.recipes import MINIMAL, load_text
+from asyncflow.config.evaluation import MOST_ITEMS
+from asyncflow.engines.rollout.embedded.engine import EmbeddedRolloutEngine
+from tests.config.recipes import MINIMAL, RUNNABLE, load_text
 
 BROKEN = [
     (["rollout.slots=3"], ["rollout.slots = 3", "4"]),
@@ -48,6 +53,19 @@ BROKEN = [
     (["resources.rollout.devices=1"], ["resources.rollout.devices = 1", "0 devices"]),
     (["queue.bind='tcp://0.0.0.0:0'"], ["queue.bind", "loopback", "key_file"]),
     (["weights.bind='tcp://10.0.0.1:0'"], ["weights.bind", "key_file"]),
+    (["models.ref.dtype=floot32"], ["models.ref.dtype = 'floot32'", "float32, bfloat16, float16"]),
+    (["rollout.samples_per_prompt=1"], ["rollout.samples_per_prompt = 1", "nothing to compare"]),
+    (["algorithm.learning_rate=0"], ["algorithm.learning_rate = 0", "above 0"]),
+    (["algorithm.learning_rate=inf"], ["algorithm.learning_rate = inf", "finite"]),
+    (["algorithm.learning_rate=nan"], ["algorithm.learning_rate = nan", "finite"]),
+    (["algorithm.warmup_steps=-1"], ["algorithm.warmup_steps = -1", "at least 0"]),
+    (["algorithm.grad_clip=0"], ["algorithm.grad_clip = 0", "above 0"]),
+    (["algorithm.clip_low=0"], ["algorithm.clip_low = 0", "above 0"]),
+    (["algorithm.clip_high=-0.2"], ["algorithm.clip_high = -0.2", "above 0"]),
+    (["algorithm.kl_coef=-0.1"], ["algorithm.kl_coef = -0.1", "at least 0"]),
+    (["evaluation.items=0"], ["evaluation.items = 0", "at least 1"]),
+    (["evaluation.items=16385"], ["evaluation.items = 16385", "at most 16384"]),
+    (["queue.shards=2", "queue.shard_bytes=134217728"], ["268435456 + 256 × 1280", "2 × 134217728", "Fix: queue.shard_bytes=134381568"]),
     (["flow.budget_bytes=1000"], ["flow.budget_bytes = 1000", "batch_size × worst-case group"]),
 ]
 
@@ -78,6 +96,57 @@ def test_the_kv_width_is_the_next_multiple_of_16(tmp_path: Path) -> None:
 def test_the_last_batch_may_be_short(tmp_path: Path) -> None:
     config = load_text(tmp_path, MINIMAL, "run.steps=null", "run.total_groups=70", "batch_size=32")
     assert (config.total_groups, config.total_steps) == (70, 3)
+
+
+def test_a_budget_that_just_fits_into_the_shards_is_taken(tmp_path: Path) -> None:
+    assert load_text(tmp_path, MINIMAL, "queue.shards=2", "queue.shard_bytes=134381568").queue.shards == 2
+
+
+def test_a_group_of_one_is_fine_where_no_stage_compares_it(tmp_path: Path) -> None:
+    config = load_text(tmp_path, MINIMAL, "rollout.samples_per_prompt=1", "stages.advantage.compute=asyncflow.stages.reward:make_reward")
+    assert config.rollout.samples_per_prompt == 1
+
+
+def test_an_evaluation_fits_into_the_queue_of_the_embedded_engine() -> None:
+    assert inspect.signature(EmbeddedRolloutEngine).parameters["max_queued"].default == MOST_ITEMS
+
+
+@pytest.mark.parametrize("override", ["cluster.kind=cuda", "models.policy.dtype=bfloat16", "models.ref.dtype=float16"])
+def test_other_devices_and_types_are_refused_as_not_there_yet(tmp_path: Path, override: str) -> None:
+    key, _, value = override.partition("=")
+    with pytest.raises(ConfigError, match=rf"{key} = '{value}': .*not there yet"):
+        check_runnable(load_text(tmp_path, RUNNABLE, override))
+
+
+def test_code_that_is_all_there_is_not_refused(tmp_path: Path) -> None:
+    check_runnable(load_text(tmp_path, RUNNABLE))
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("task.path=nowhere.task:Task", "task.path = 'nowhere.task:Task': No module named 'nowhere'"),
+        ("task.path=''", "task.path = ''"),
+        ("stages.reward.compute=nowhere:make", "stages.reward.compute = 'nowhere:make': there is no module 'nowhere'"),
+        ("algorithm.loss=asyncflow.algorithms.los:PolicyLoss", "algorithm.loss = "),
+        ("algorithm.loss=.loss:PolicyLoss", "algorithm.loss = '.loss:PolicyLoss'"),
+        ("rollout.engine=vlm", "rollout.engine = 'vlm': it does not name module and name"),
+        ("+models.judge={prepare: 'json.nothing:make', frozen: true}", "models.judge.prepare = 'json.nothing:make'"),
+    ],
+)
+def test_code_that_is_not_there_is_refused_before_anything_starts(tmp_path: Path, override: str, words: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        check_runnable(load_text(tmp_path, RUNNABLE, override))
+    assert words in str(refusal.value)
+    assert "package.module:name" in str(refusal.value)
+
+
+def test_looking_for_the_code_of_a_recipe_does_not_load_torch() -> None:
+    code = (
+        "import sys; from asyncflow.config.check import check_runnable; from asyncflow.config.load import load; "
+        "check_runnable(load('recipes/quickstart')); sys.exit('torch' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2], timeout=60)
 
 
 def test_what_is_well_formed_and_not_built_yet_is_refused_at_the_start_not_ignored(tmp_path: Path) -> None:

@@ -70,6 +70,12 @@ def test_null_removes_a_default_stage_and_its_role(tmp_path: Path) -> None:
         ("+resources.x.workers=two", ["resources.x.workers", "'two'"]),
         ("staleness", ["staleness", "KEY=VALUE"]),
         ("staleness=[1", ["[1"]),
+        ("resources.rolout.workers=2", ["resources.rolout", "'rollout'", "+resources.rolout.workers=2"]),
+        ("stages.rewart.limit=3", ["stages.rewart", "'reward'", "+stages.rewart.limit=3"]),
+        ("models.polcy.path=x", ["models.polcy", "'policy'", "+models.polcy.path=x"]),
+        ("task.options.mots=5", ["task.options.mots", "known here: nothing", "+task.options.mots=5"]),
+        ("~resources.rolout", ["resources.rolout", "'rollout'"]),
+        ("resources.rollout.workers.x=3", ["resources.rollout.workers = 1", "no entries"]),
     ],
 )
 def test_a_wrong_override_is_refused_with_path_value_and_what_was_meant(tmp_path: Path, override: str, words: list[str]) -> None:
@@ -77,6 +83,20 @@ def test_a_wrong_override_is_refused_with_path_value_and_what_was_meant(tmp_path
         load_text(tmp_path, MINIMAL, override)
     for word in words:
         assert word in str(refusal.value)
+    assert "Could not override" not in str(refusal.value)
+
+
+def test_an_added_entry_may_be_overridden_and_is_not_what_is_blamed(tmp_path: Path) -> None:
+    added = ("+task.options.most=5", "task.options.most=6")
+    assert load_text(tmp_path, MINIMAL, *added).task.options == {"most": 6}
+    with pytest.raises(ConfigError, match=r"^stages\.rewart: "):
+        load_text(tmp_path, MINIMAL, *added, "stages.rewart.limit=3")
+
+
+def test_a_file_that_is_no_yaml_is_refused_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "README.md").touch()
+    with pytest.raises(ConfigError, match=r"README\.md': a recipe is a YAML file NAME\.yaml"):
+        load(tmp_path / "README.md")
 
 
 @pytest.mark.parametrize(

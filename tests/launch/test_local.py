@@ -90,6 +90,7 @@ def test_a_worker_that_fails_before_it_registers_ends_the_run_by_name(tmp_path: 
     assert any("RuntimeError: scorer-0 cannot start" in line for line in said)
 
 
+@pytest.mark.e2e
 def test_a_worker_that_does_not_end_is_killed_after_its_deadline(tmp_path: Path) -> None:
     reason, said, _ = run(tmp_path, {"rollout-0": ("deaf", True, ()), "trainer-0": ("finisher", False, (4,))}, "limits.drain_s=0.5")
     assert reason == "completed"
@@ -111,6 +112,7 @@ def test_a_completed_run_whose_trainer_had_to_be_killed_is_not_completed(tmp_pat
     assert reason.startswith("trainer-0 failed while the run ended")
 
 
+@pytest.mark.e2e
 def test_a_controller_that_hangs_ends_the_run_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("asyncflow.launch.link.SILENT_S", 0.3)
     monkeypatch.setattr("asyncflow.launch.link.ANSWER_S", 0.3)
@@ -172,7 +174,7 @@ def started(folder: Path) -> tuple[subprocess.Popen[str], list[psutil.Process]]:
     return process, below
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.e2e)])
 def test_ctrl_c_and_sigterm_stop_the_run_cleanly(tmp_path: Path, number: signal.Signals) -> None:
     process, below = started(tmp_path)
     process.send_signal(number)
@@ -183,6 +185,7 @@ def test_ctrl_c_and_sigterm_stop_the_run_cleanly(tmp_path: Path, number: signal.
     assert b'"interrupted"' in (tmp_path / "run/events.jsonl").read_bytes()
 
 
+@pytest.mark.e2e
 def test_workers_end_by_themselves_when_the_launcher_is_killed(tmp_path: Path) -> None:
     process, below = started(tmp_path)
     process.kill()

@@ -21,10 +21,10 @@ def make_raising(context: StageContext) -> RaisingAdvantage:
 
 
 class HangingScorer(DenseSorting):
-    """Scoring hangs for questions that start with a 7."""
+    """Scoring hangs for one question among many."""
 
     def score(self, item: bytes, response_ids: Sequence[int]) -> float:
-        if item.startswith(b'{"original_numbers":["7.0"'):
+        if item.startswith(b'{"original_numbers":["7.0","0.0"]'):
             time.sleep(3600)
         return super().score(item, response_ids)
 

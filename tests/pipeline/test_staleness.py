@@ -39,6 +39,7 @@ def test_one_replica_four_times_slower_never_breaks_the_bound_under_wait_and_not
     assert run.summary.ledger == {"trained": 12 * 6}
 
 
+@pytest.mark.e2e
 def test_under_drop_a_slow_replica_keeps_the_bound_and_what_is_dropped_is_replaced_and_reported(tmp_path: Path) -> None:
     run = run_pipeline(configure(tmp_path / "run", "staleness=1", "flow.policy=drop", *SLOW_REPLICA, "run.steps=20"))
     assert_completed(run)
@@ -82,6 +83,7 @@ def test_without_a_bound_bytes_alone_gate_admission(tmp_path: Path) -> None:
     assert run.summary.ledger == {"trained": 48}
 
 
+@pytest.mark.e2e
 def test_under_drop_a_marked_replica_whose_groups_are_dropped_still_evaluates(tmp_path: Path) -> None:
     """Its engine's last words on the dropped groups are no answers; every due version is evaluated, the last one too, and each once."""
     overrides = ("staleness=1", "flow.policy=drop", "flow.requeue=true", *SLOW_REPLICA, "run.steps=12", "evaluation.every=2", "evaluation.items=8")

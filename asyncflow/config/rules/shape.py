@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from asyncflow.config.errors import ConfigError
+from asyncflow.config.evaluation import MOST_ITEMS
 from asyncflow.config.rollout import KV_MULTIPLE, LEAST_SLOTS
 from asyncflow.config.root import RunConfig
 from asyncflow.flow.bytes import group_bytes
@@ -29,6 +32,7 @@ def numbers(config: RunConfig) -> None:
     at_least("algorithm.micro_batch_groups", config.algorithm.micro_batch_groups, 1)
     at_least("evaluation.every", config.evaluation.every, 1)
     at_least("evaluation.items", config.evaluation.items, 1)
+    at_most("evaluation.items", config.evaluation.items, MOST_ITEMS, "an engine queues no more requests")
     at_least("weights.export_every", config.weights.export_every, 1)
     at_least("weights.bucket_bytes", config.weights.bucket_bytes, 4096)
     at_least("weights.cache_slots", config.weights.cache_slots, 1)
@@ -50,6 +54,11 @@ def numbers(config: RunConfig) -> None:
 def at_least(key: str, value: float | None, least: int) -> None:
     if value is not None and value < least:
         raise ConfigError(f"{key} = {value}: it must be at least {least} (nothing was started). Fix: {key}={least} or more")
+
+
+def at_most(key: str, value: float, most: int, reason: str) -> None:
+    if value > most:
+        raise ConfigError(f"{key} = {value}: it must be at most {most}, for {reason} (nothing was started). Fix: {key}={most} or less")
 
 
 def decode_shape(config: RunConfig) -> None:
@@ -74,4 +83,17 @@ def byte_budget(config: RunConfig) -> None:
         raise ConfigError(
             f"flow.budget_bytes = {config.flow.budget_bytes}: below batch_size × worst-case group = {config.batch_size} × {worst} = {need}; no batch "
             f"could ever fill and the run would stand still. Fix: flow.budget_bytes={need} or more"
+        )
+
+
+def byte_capacity(config: RunConfig) -> None:
+    """What admission may let in, and the prompts that wait for it, fit in the shards: a put that a shard has no room for ends the run."""
+    without_rows = msgspec.structs.replace(config, rollout=msgspec.structs.replace(config.rollout, samples_per_prompt=0))
+    waiting, prompt = config.data.prompts_bound, group_bytes(without_rows)  # a waiting prompt is a group that has no rows yet
+    need, queue = config.flow.budget_bytes + waiting * prompt, config.queue
+    if need > queue.shards * queue.shard_bytes:
+        raise ConfigError(
+            f"flow.budget_bytes + data.prompts_bound × one prompt = {config.flow.budget_bytes} + {waiting} × {prompt} = {need}: more than "
+            f"queue.shards × queue.shard_bytes = {queue.shards} × {queue.shard_bytes} = {queue.shards * queue.shard_bytes}, so a put could find no "
+            f"room and end the run. Fix: queue.shard_bytes={-(-need // queue.shards)}, more shards, or a smaller flow.budget_bytes"
         )

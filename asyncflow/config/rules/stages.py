@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from asyncflow.config.errors import ConfigError, did_you_mean
+from asyncflow.config.models import COMPUTED, DTYPES
 from asyncflow.config.root import POLICY, RunConfig
 from asyncflow.config.stages import LOOP_STAGES, SOURCE_COLUMNS
 from asyncflow.flow.bytes import EXTRA_DTYPES, element_bytes
@@ -17,6 +18,11 @@ def models(config: RunConfig) -> None:
             raise ConfigError(
                 f"models.{name}: {' and '.join(given) or 'none of path, prepare, same_as'} given; exactly one says where its first weights come "
                 f"from. Fix: models.{name}.path=DIRECTORY for ordinary Hugging Face files"
+            )
+        if model.dtype not in DTYPES:
+            raise ConfigError(
+                f"models.{name}.dtype = {model.dtype!r}: no such type, known are {', '.join(DTYPES)}; no model can be made of it. "
+                f"Fix: models.{name}.dtype={COMPUTED}"
             )
         if model.same_as is not None and (model.same_as not in config.models or model.same_as == name):
             raise ConfigError(f"models.{name}.same_as = {model.same_as!r}: no other model of that name, {did_you_mean(model.same_as, config.models)}")

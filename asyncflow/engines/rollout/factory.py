@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from asyncflow.config.rollout import EMBEDDED
 from asyncflow.contracts.rollout import RolloutEngine
 from asyncflow.data.named import load_named
 
 if TYPE_CHECKING:
     from asyncflow.config import RunConfig
-
-EMBEDDED = "embedded"
 
 
 def make_rollout_engine(config: RunConfig, model_dir: Path, worker: str) -> RolloutEngine:
