@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable
 
@@ -21,7 +22,7 @@ from transfer_queue.wire import decode_request, encode, id_of
 log = logging.getLogger(__name__)
 
 BURST = 4096  # messages handled between two looks at the deadlines: so many that a heartbeat in the queue counts before its sender is declared dead
-QUIET_S = 0.5  # after the last member left, so that whoever watches the run gets its last answer
+QUIET_S = 0.25  # after the last member left, so that whoever watches the run gets its last answer
 QUEUE = 4096  # unread messages a connection, each way; a client waits for at most 1000 replies, so that one with more unread never reads
 UNTOLD = 1 << 16  # messages to a shard that does not read: a lost Free is memory lost until the shard ends
 
@@ -38,24 +39,24 @@ class Server:
         stopped_at: float | None = None
         left_at: float | None = None
         while True:
-            now = time.monotonic()
+            now, end = time.monotonic(), math.inf
             if self.core.stopped:
                 stopped_at = now if stopped_at is None else stopped_at
                 left_at = None if self.core.members else (now if left_at is None else left_at)
-                if now >= stopped_at + grace_s or (left_at is not None and now >= left_at + QUIET_S):
-                    return
-            self._wait(QUIET_S if stopped_at is not None else None)
+                end = min(stopped_at + grace_s, math.inf if left_at is None else left_at + QUIET_S)
+            if now >= end:
+                return
+            self._wait(end)
             self._receive()
             self.core.tick()
             self.flush()
 
-    def _wait(self, at_most_s: float | None) -> None:
+    def _wait(self, end: float) -> None:
+        """For a message, the next deadline or `end` (monotonic)."""
         deadline = self.core.next_deadline()
-        waits = [] if deadline is None else [max(0.0, deadline - time.monotonic())]
-        if at_most_s is not None:
-            waits.append(at_most_s)
+        wake = end if deadline is None else min(end, deadline)
         # rounded up: waking before the deadline would spin
-        self.socket.poll(int(min(waits) * 1000) + 1 if waits else None)
+        self.socket.poll(None if wake == math.inf else int(max(0.0, wake - time.monotonic()) * 1000) + 1)
 
     def _receive(self) -> None:
         for _ in range(BURST):
