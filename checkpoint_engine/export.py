@@ -42,7 +42,7 @@ def export_weights(lease: Lease, path: Path, base: Path | None = None) -> None:
         _write_synced(scratch / ID_FILE, [msgspec.json.encode(_id_record(lease.manifest.weights))])
         os.rename(scratch, path)
         _sync_directory(path.parent)
-    except BaseException:
+    except BaseException:  # whatever cut the export off, Ctrl-C included: no half of one stays
         shutil.rmtree(scratch, ignore_errors=True)
         raise
 

@@ -49,7 +49,7 @@ class Connection(Hub):
         try:
             request = m.Register(name=name, role=role, pid=os.getpid(), host=socket.gethostname(), endpoints=endpoints or {})
             client.registration = client.call(request, timeout_s)
-        except BaseException:
+        except BaseException:  # whatever ended the attempt, Ctrl-C included: its sockets must not stay open
             client.close()
             raise
         return client

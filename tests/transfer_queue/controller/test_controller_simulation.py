@@ -47,7 +47,7 @@ def test_a_run_keeps_the_bound_and_ends(seed: int, staleness: int | None, policy
     batch=st.integers(1, 5),
     total=st.integers(1, 40),
     rollouts=st.integers(1, 4),
-    load_chance=st.sampled_from([0.1, 0.3, 1.0]),
+    load_chance=st.sampled_from([0.03, 0.1, 0.3, 1.0]),
     deaths=st.sampled_from([0.0, 0.01, 0.05]),
     slow=st.sampled_from([0.0, 0.3]),
     requeue=st.booleans(),
