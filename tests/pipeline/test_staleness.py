@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import threading
 from pathlib import Path
 from random import Random
@@ -9,8 +12,10 @@ from random import Random
 import pytest
 
 from asyncflow.launch.local import LocalLauncher
+from asyncflow.observe.records import EVENTS
+from asyncflow.observe.replay import whole_events
 from tests.pipeline.harness import Run, assert_completed, configure, run_pipeline
-from tests.pipeline.killing import kill, registered, version, wait_until
+from tests.pipeline.killing import kill, pid_of, registered, version, wait_until
 
 SLOW_TRAINER = "algorithm.loss=tests.pipeline.slow:SlowLoss"
 SLOW_REPLICA = ("resources.rollout.workers=2", "rollout.engine=tests.pipeline.slow:one_slow_replica")
@@ -75,12 +80,34 @@ def test_short_last_batches_and_restarts_keep_the_bound(tmp_path: Path, policy: 
 
 @pytest.mark.e2e
 def test_without_a_bound_bytes_alone_gate_admission(tmp_path: Path) -> None:
-    run = run_pipeline(configure(tmp_path / "run", "staleness=null", SLOW_TRAINER, "run.steps=8"))
+    """The trainer stands still until all 48 groups are there: the last batch is then as old as the run is long, on any machine."""
+    stopped_at: list[int] = []
+
+    def hold_the_trainer(launcher: LocalLauncher, over: threading.Event) -> None:
+        if not wait_until(lambda: launcher.link is not None and bool(launcher.link.directive.weights), over, "version 0 is published"):
+            return
+        pid = pid_of(launcher, "trainer-0")
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            stopped_at.append(max(0, version(launcher)))
+            wait_until(lambda: generated(launcher.config.run_dir) == 48, over, "48 whole groups")
+        finally:
+            with contextlib.suppress(ProcessLookupError):  # the run failed meanwhile, and says why
+                os.kill(pid, signal.SIGCONT)
+
+    run = run_pipeline(configure(tmp_path / "run", "staleness=null", SLOW_TRAINER, "run.steps=8", "limits.heartbeat_s=60"), hold_the_trainer)
     assert_completed(run)
     assert run.summary.staleness_max is not None
-    assert run.summary.staleness_max >= 1
+    assert run.summary.staleness_max >= 7 - stopped_at[0] > 2
     assert {step.permits for step in run.metrics} == {-1}
     assert run.summary.ledger == {"trained": 48}
+
+
+def generated(run_dir: Path) -> int:
+    """Groups that were whole at one time."""
+    log = run_dir / EVENTS
+    return sum(event.dst == "complete" and event.src == "generating" for event in whole_events(log)) if log.exists() else 0
 
 
 @pytest.mark.e2e

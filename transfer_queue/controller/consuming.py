@@ -13,7 +13,8 @@ from transfer_queue.controller.topic import TopicState
 from transfer_queue.messages import OkEmpty, OkTaken, OkWritten, Release, RowRef, Slice, Take, WriteBack
 
 
-def take(topic: TopicState, request: Take, owner: str, loaded: int | None, last: bool) -> OkTaken | None:
+def take(topic: TopicState, request: Take, owner: str, loaded: int | None, last: bool, held_back: bool) -> OkTaken | None:
+    """`held_back`: no batch may be handed to a terminal consumer yet. None: nothing to lease yet, and the request may wait."""
     number = topic.schema.consumer(request.consumer)
     if request.limit < 1 or request.at_least < 1:
         raise bad(f"limit={request.limit}, at_least={request.at_least} of a Take must be >= 1: nothing was leased; ask for what can be computed now")
@@ -25,7 +26,7 @@ def take(topic: TopicState, request: Take, owner: str, loaded: int | None, last:
     if topic.over:
         return OkTaken(version=topic.version if terminal is None else terminal.clock, done=True)
     if terminal is not None:
-        return _take_batch(topic, terminal, request, owner, loaded, last)
+        return _take_batch(topic, terminal, request, owner, loaded, last, held_back)
     ready = topic.ready[number]
     available = ready.count(loaded)
     # at the deadline a consumer gets what there is: the last rows of a batch may be fewer than it hoped for, and the batch waits for them
@@ -36,7 +37,9 @@ def take(topic: TopicState, request: Take, owner: str, loaded: int | None, last:
     return OkTaken(lease=lease.id, rows=_refs(topic, number, lease.items), version=topic.version)
 
 
-def _take_batch(topic: TopicState, terminal: Terminal, request: Take, owner: str, loaded: int | None, last: bool) -> OkTaken | None:
+def _take_batch(
+    topic: TopicState, terminal: Terminal, request: Take, owner: str, loaded: int | None, last: bool, held_back: bool
+) -> OkTaken | None:
     size = terminal.batch_size(topic.prompts.target)
     empty = OkTaken(version=terminal.clock, batch=size)
     if request.step is None or request.step > terminal.clock:
@@ -46,7 +49,7 @@ def _take_batch(topic: TopicState, terminal: Terminal, request: Take, owner: str
         )
     if request.step < terminal.clock:
         return empty  # a restarted trainer learns the clock from the reply
-    left = size - len(terminal.batch)
+    left = 0 if held_back else size - len(terminal.batch)
     limit = min(request.limit, left)
     groups = terminal.select(limit, min(request.at_least, limit), loaded, topic.window.ordered) if left > 0 else []
     if not groups:

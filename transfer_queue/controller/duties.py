@@ -1,9 +1,12 @@
 """Duties: work that is due at some versions and given to one member by its directive (design decision 9), evaluation above all.
 
 A duty is due when a published version reaches or passes a multiple of `every` (version 0 included), and once for the final version. It is given to
-one alive member of the role that computes with at least that version. Before the first one is given nobody of the role gets a prompt, so that version
-0 can be evaluated as it was (if that member dies after others went on, the duty is done with the weights that its successor loads). At most one is
-due at a time: a newer one takes the place of an older one that nobody has begun.
+one alive member of the role that computes with at least that version. At most one is due at a time: a newer one takes the place of an older one that
+nobody has begun.
+
+The first one is done with the version that the run starts from, whoever dies meanwhile: before it is given nobody of the role gets a prompt, and
+until it is done no batch of its model is handed to the trainer, so that no newer version can take the place of the one to be evaluated. The other
+members generate meanwhile.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ class _State:
     marked_due: int = -1
     marked_loaded: int = -1  # what the marked member computes with, and keeps until it is done
     begun: bool = False  # somebody was marked once
+    done: bool = False  # and finished once
     seen: int = -1  # newest version published
     covered: int = -1  # newest version it was done with
     final: int | None = None
@@ -68,6 +72,10 @@ class Duties:
         first_waits = any(not state.begun and state.duty.every > 0 and state.duty.role == member.role for state in self._states)
         return member.duty is not None or first_waits
 
+    def holds_back_batches(self, model: str) -> bool:
+        """The first duty that follows this model is not done: a commit now would end the version that it is due for."""
+        return any(not state.done and state.duty.every > 0 and state.duty.model == model for state in self._states)
+
     def assign(self) -> None:
         """Mark a member for each duty that is due and not being done."""
         for state in self._states:
@@ -91,8 +99,9 @@ class Duties:
         """The marked member says so; anything else is a repeat and ignored."""
         for state in self._states:
             if state.marked is member and state.duty.name == name:
-                state.covered = max(state.covered, state.marked_loaded)
+                state.covered, state.done = max(state.covered, state.marked_loaded), True
                 self._unmark(state, member)
+                self._runtime.wake("all")  # batches that were held back, too
                 self._runtime.emit("member", reason=f"duty_done:{name}", member=member.owner, version=state.marked_loaded)
 
     def lost(self, member: Member) -> None:

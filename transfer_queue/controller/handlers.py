@@ -93,7 +93,8 @@ class Handlers:
         if loaded is not None:
             self._control.check_loaded({topic.spec.model: loaded})
             loaded = max(loaded, member.loaded.get(topic.spec.model, -1))
-        return consuming.take(topic, request, member.owner, loaded, last)
+        held_back = self._control.duties.holds_back_batches(topic.spec.model)
+        return consuming.take(topic, request, member.owner, loaded, last, held_back)
 
     def _commit(self, request: m.Commit) -> m.OkCommitted:
         topic = self._run.topic(request.topic)

@@ -37,13 +37,30 @@ def test_version_0_is_given_out_before_any_prompt_is() -> None:
     reply = desk.replies[pulls[1]]
     assert isinstance(reply, m.OkPulled)
     assert len(reply.groups) == 1, "the others go on"
+    desk.watch(one, duty_done="evaluate")
+    assert pulls[0] not in desk.replies, "the window is full"
     desk.put(two, reply.groups[0])
     taken = desk.take(trainer, step=0)
     desk.ask(trainer.connection, desk.commit(trainer, 0, [taken.lease]), m.OkCommitted)
-    desk.watch(one, loaded={"policy": 1}, duty_done="evaluate")
+    desk.watch(one, loaded={"policy": 1})
     reply = desk.replies[pulls[0]]
     assert isinstance(reply, m.OkPulled)
     assert len(reply.groups) == 1
+
+
+def test_no_batch_is_handed_out_until_version_0_was_evaluated_even_if_the_evaluator_dies() -> None:
+    desk, one, two, trainer = started()
+    desk.publish(trainer, 0)
+    assert desk.watch(one, loaded={"policy": 0}).duty == "evaluate"
+    desk.put(two, desk.pull(two, loaded=0)[0])
+    parked = desk.send(trainer.connection, m.Take(topic="t", consumer="trainer", limit=1, step=0, wait_s=60.0, **trainer.fields))
+    desk.join("rollout-0")
+    assert desk.watch(two, loaded={"policy": 0}).duty == "evaluate", "the next one takes over, with the same version"
+    assert parked not in desk.replies
+    desk.watch(two, loaded={"policy": 0}, duty_done="evaluate")
+    reply = desk.replies[parked]
+    assert isinstance(reply, m.OkTaken)
+    assert reply.lease >= 0
 
 
 def test_a_marked_member_gets_an_empty_reply_when_its_pull_cannot_wait() -> None:
@@ -72,15 +89,20 @@ def test_a_duty_waits_for_a_member_with_the_version_and_a_dead_one_is_replaced()
 def test_a_newer_duty_takes_the_place_of_one_that_nobody_began() -> None:
     desk, one, two, trainer = started()
     desk.publish(trainer, 0)
-    desk.watch(two, loaded={"policy": 0})
-    for version in range(5):
+    desk.watch(one, loaded={"policy": 0})
+    desk.watch(one, loaded={"policy": 0}, duty_done="evaluate")
+    step(desk, one, trainer, 0)
+    train_step(desk, one, trainer, 1)
+    desk.publish(trainer, 2)
+    assert desk.watch(two, loaded={"policy": 2}).duty == "evaluate"
+    desk.watch(one, loaded={"policy": 2})
+    for version in range(2, 6):
         step(desk, one, trainer, version)
-    assert desk.watch(one).duty is None, "the duty of version 0 is still being done"
-    desk.watch(two, loaded={"policy": 0}, duty_done="evaluate")
+    assert desk.watch(one).duty is None, "the duty of version 2 is still being done"
+    desk.watch(two, loaded={"policy": 2}, duty_done="evaluate")
     assert desk.watch(one).duty == "evaluate"
-    desk.watch(one, loaded={"policy": 5}, duty_done="evaluate")
-    desk.watch(two, loaded={"policy": 5})
-    assert [event.version for event in desk.log.of("member") if event.reason.startswith("duty:")] == [0, 5], "2 and 4 became one"
+    desk.watch(one, loaded={"policy": 6}, duty_done="evaluate")
+    assert [event.version for event in desk.log.of("member") if event.reason.startswith("duty:")] == [0, 2, 6], "4 and 6 became one"
 
 
 def test_the_run_is_complete_once_the_last_version_is_published_and_evaluated() -> None:
