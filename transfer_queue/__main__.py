@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from transfer_queue import keys, status
+from transfer_queue import keys, status, waits
 from transfer_queue.client import QueueClient
 from transfer_queue.errors import QueueError, QueueTimeout
 from transfer_queue.security import Security
@@ -28,7 +28,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     make = commands.add_parser("keys", help="make the CURVE keys of a run: needed as soon as a member is on another host")
     make.add_argument("dir", type=Path, metavar="DIR", help="gets server.key (for the controller) and client.key (for every other process)")
-    show = commands.add_parser("status", help="print what a running queue holds and who waits for what")
+    show = commands.add_parser("status", help="print what a running queue holds, who waits for what since when, and whose move it is")
     show.add_argument("--controller", required=True, metavar="URL", help="the controller's address, e.g. tcp://127.0.0.1:4711")
     show.add_argument("--key", type=Path, metavar="FILE", help="client.key, where the run has keys")
     show.add_argument("--timeout-s", type=float, default=5.0, help="deadline of the answer in seconds (default 5)")
@@ -42,7 +42,8 @@ def _keys(directory: Path) -> str:
 
 def _status(url: str, key: Path | None, timeout_s: float) -> str:
     with QueueClient.outsider(url, security=Security.load(key).worker() if key else None) as client:
-        return status.render(client.status().result(timeout_s).status)
+        reply = client.status(waits=True).result(timeout_s)
+    return status.render(reply.status) + ("" if reply.waits is None else f"\n\n{waits.render(reply.waits)}")
 
 
 if __name__ == "__main__":

@@ -126,8 +126,10 @@ class QueueClient(Transfer):
         duty_done: str | None = None,
         endpoints: dict[str, str] | None = None,
         wait_s: float = 1.0,
+        trace: bytes = b"",
     ) -> Pending[m.OkDirective]:
-        """Heartbeat: the directive, at once when it is newer than `seen`, else when it changes or after `wait_s`."""
+        """Heartbeat: the directive, at once when it is newer than `seen`, else when it changes or after `wait_s`. `trace` goes to the controller's
+        observer as it is, once, when the request arrives; more than MAX_TRACE_BYTES are refused."""
         return self.submit(
             m.Watch(
                 member="",
@@ -138,6 +140,7 @@ class QueueClient(Transfer):
                 duty_done=duty_done,
                 endpoints=endpoints or {},
                 wait_s=wait_s,
+                trace=trace,
             )
         )
 
@@ -159,5 +162,6 @@ class QueueClient(Transfer):
     def stop(self, reason: str) -> Pending[m.OkEmpty]:
         return self.submit(m.Stop(reason=reason))
 
-    def status(self) -> Pending[m.OkStatus]:
-        return self.submit(m.Status())
+    def status(self, waits: bool = False) -> Pending[m.OkStatus]:
+        """`waits`: with a report of who waits for what since when."""
+        return self.submit(m.Status(waits=waits))

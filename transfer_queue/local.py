@@ -14,7 +14,7 @@ from typing import Any
 
 from transfer_queue.client import QueueClient
 from transfer_queue.controller import server as controller
-from transfer_queue.controller.core import CoreConfig
+from transfer_queue.controller.core import Core, CoreConfig
 from transfer_queue.errors import QueueTimeout
 from transfer_queue.messages import Event, StatusRecord, TopicSpec
 from transfer_queue.security import Security
@@ -34,14 +34,20 @@ class LocalQueue:
     """Starts on entering, ends on leaving the context; an exception in a server is raised then."""
 
     def __init__(
-        self, topics: list[TopicSpec], shards: int = 1, security: Security | None = None, capacity_bytes: int = 1 << 30, **settings: Any
+        self,
+        topics: list[TopicSpec],
+        shards: int = 1,
+        security: Security | None = None,
+        capacity_bytes: int = 1 << 30,
+        attach: Callable[[Core], None] | None = None,
+        **settings: Any,
     ) -> None:
-        """`security` with the server's secret (`keys.make()`); `settings` are further fields of CoreConfig."""
+        """`security` with the server's secret (`keys.make()`); `attach` as in `serve`; `settings` are further fields of CoreConfig."""
         self.config = CoreConfig(topics=topics, **settings)
         self.security = security
         self.events = Events()
         self.url = ""
-        self._shards, self._capacity_bytes = shards, capacity_bytes
+        self._shards, self._capacity_bytes, self._attach = shards, capacity_bytes, attach
         self._threads: list[threading.Thread] = []
         self._errors: list[BaseException] = []
 
@@ -76,7 +82,9 @@ class LocalQueue:
                     client.member_dead(member.rpartition("#")[0], "local queue closed").result(END_S)
 
     def _serve_controller(self, ready: Callable[[str], None]) -> None:
-        controller.serve(self.config, lambda: self.events, bind="tcp://127.0.0.1:0", security=self.security, ready=ready)
+        controller.serve(
+            self.config, lambda: self.events, bind="tcp://127.0.0.1:0", security=self.security, ready=ready, attach=self._attach
+        )
 
     def _serve_shard(self, name: str, ready: Callable[[str], None]) -> None:
         shard.serve(name, self.url, self._keys(), capacity_bytes=self._capacity_bytes, ready=ready)

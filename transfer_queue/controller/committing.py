@@ -30,11 +30,13 @@ def commit(topic: TopicState, request: Commit, owner: str) -> OkCommitted:
         if lease is not None:
             topic.leases.remove(lease)
     trained = terminal.commit(request.epoch)
+    topic.done_rows[number] += sum(len(group.rows) for group in trained)
     for group in trained:
         _acknowledged(topic, group, clock, owner)
     facts: dict[str, float | int | str] = {"consumer": request.consumer, "model": request.model, "epoch": request.epoch, "step": request.step}
     facts |= {"groups": len(trained), "trained": topic.ledger.trained}
     topic.runtime.emit("commit", topic=topic.name, version=terminal.clock, member=owner, data={**request.info, **facts})
+    topic.progressed(request.consumer)
     if terminal is topic.clock_terminal:
         _advance(topic)
     topic.finish_if_trained()

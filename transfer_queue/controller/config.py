@@ -17,6 +17,7 @@ class CoreConfig(Record, frozen=True):
     lease_s: float = 30.0  # a lease without progress ends after this
     heartbeat_s: float = 10.0  # a member without a message is dead after this
     stall_s: float = 60.0  # a run without progress is stopped after this
+    roles: dict[str, list[str]] = msgspec.field(default_factory=dict)  # role → stages that it serves, for stall reports
     duty_s: float = 600.0  # a member at work on its duty counts as progress for so long, and no longer
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections.abc import Sequence
 
 from transfer_queue.controller.errors import bad
 from transfer_queue.controller.group import Group, Row
@@ -66,15 +66,7 @@ def _take_batch(
 
 def _arm(topic: TopicState, lease: Lease) -> None:
     def expire() -> None:
-        topic.runtime.emit(
-            "topic",
-            topic=topic.name,
-            reason="lease_expired",
-            member=lease.owner,
-            data={"consumer": topic.schema.consumers[lease.consumer].name, "rows": lease.rows()},
-        )
-        lease.timer = None
-        topic.release(lease, "lease_expired")
+        topic.lapse(lease)
 
     lease.timer = topic.runtime.timers.at(topic.runtime.now() + topic.lease_s, expire)
 
@@ -91,7 +83,8 @@ def _refs(topic: TopicState, number: int, items: list[Item]) -> list[RowRef]:
 
 
 def write_back(topic: TopicState, request: WriteBack, owner: str) -> OkWritten:
-    """Outputs and acknowledgement in one. Groups that ended, or whose columns are there, come back in `closed`; rows not named are ready again."""
+    """Outputs and acknowledgement in one. Groups that ended, or that have a row whose columns are there, come back in `closed`; rows not named are
+    ready again. A lease that ran out may still be answered, by an owner that was slow and not hung: the first to write a row wins."""
     number = topic.schema.consumer(request.consumer)
     if number in topic.terminals:
         raise bad(f"consumer={request.consumer!r} is terminal: its acknowledgement is Commit; nothing was written")
@@ -100,15 +93,26 @@ def write_back(topic: TopicState, request: WriteBack, owner: str) -> OkWritten:
         if len(slices) != len(request.keys):
             raise bad(f"column {name!r} has {len(slices)} slices for {len(request.keys)} keys: values would land on other rows; nothing was written")
         topic.schema.check_slices(f"write-back of {request.consumer!r}", ((name, piece) for piece in slices))
-    lease = topic.leases.find(request.lease, number, owner)
+    lapsed = topic.leases.find_lapsed(request.lease, number, owner)
+    lease = lapsed or topic.leases.find(request.lease, number, owner)
     if lease is None:
-        return OkWritten(closed=_refuse(topic, request, list(dict.fromkeys(gid for gid, _ in request.keys)), owner))
+        return OkWritten(closed=_refuse(topic, request, range(len(request.keys)), owner))
     rows = _leased_rows(lease)
     _check_keys(topic, request, rows)
-    closed = _apply(topic, request, rows, owner)
-    topic.done_rows[number] += sum(gid not in closed for gid, _ in request.keys)
-    _acknowledge(topic, lease, set(request.keys))
-    return OkWritten(closed=_refuse(topic, request, closed, owner))
+    refused = _apply(topic, number, request, rows, owner)
+    if lapsed is None:
+        _acknowledge(topic, lease, set(request.keys))
+    else:
+        topic.leases.end_lapsed(lapsed)
+        _tell_slow(topic, lapsed, len(request.keys) - len(refused))
+    return OkWritten(closed=_refuse(topic, request, refused, owner))
+
+
+def _tell_slow(topic: TopicState, lease: Lease, rows: int) -> None:
+    """For the record: `lease_s` is too short for this work, and with several workers it is done several times."""
+    data: dict[str, float | int | str] = {"consumer": topic.schema.consumers[lease.consumer].name, "rows": rows, "lease_s": topic.lease_s}
+    data["seconds"] = topic.runtime.now() - lease.since
+    topic.runtime.emit("topic", topic=topic.name, reason="written_late", member=lease.owner, data=data)
 
 
 def _leased_rows(lease: Lease) -> dict[tuple[int, int], tuple[Group, Row]]:
@@ -141,20 +145,23 @@ def _check_keys(topic: TopicState, request: WriteBack, rows: dict[tuple[int, int
         )
 
 
-def _apply(topic: TopicState, request: WriteBack, rows: dict[tuple[int, int], tuple[Group, Row]], owner: str) -> list[int]:
-    """Write group by group; returns the gids refused."""
-    places: dict[int, list[int]] = defaultdict(list)
-    for place, (gid, _) in enumerate(request.keys):
-        places[gid].append(place)
-    closed = []
-    for gid, indices in places.items():
-        group = rows[request.keys[indices[0]]][0]
-        if not group.open or any(name in rows[request.keys[i]][1].columns for i in indices for name in request.columns):
-            closed.append(gid)
+def _apply(topic: TopicState, number: int, request: WriteBack, rows: dict[tuple[int, int], tuple[Group, Row]], owner: str) -> list[int]:
+    """Write row by row; returns the places in `request.keys` of those that were refused: their group ended, or somebody else has written them."""
+    whole = topic.schema.consumers[number].unit == "group"
+    refused, served = [], dict[tuple[int, int], tuple[Group, Row | None]]()
+    for place, key in enumerate(request.keys):
+        group, row = rows[key]
+        if not group.open or group.served(number, row):
+            refused.append(place)
             continue
-        for i in indices:
-            topic.write(group, rows[request.keys[i]][1], {name: slices[i] for name, slices in request.columns.items()})
-    topic.runtime.touch()
+        topic.write(group, row, {name: slices[place] for name, slices in request.columns.items()})
+        served[(group.gid, -1) if whole else key] = (group, None if whole else row)
+    for group, part in served.values():
+        topic.serve(number, group, part)
+    accepted = len(request.keys) - len(refused)
+    topic.done_rows[number] += accepted
+    if accepted:
+        topic.progressed(request.consumer)
     if request.weights is not None:
         topic.runtime.emit(
             "topic",
@@ -162,9 +169,9 @@ def _apply(topic: TopicState, request: WriteBack, rows: dict[tuple[int, int], tu
             reason="written",
             version=request.weights.version,
             member=owner,
-            data={"consumer": request.consumer, "rows": len(request.keys), "epoch": request.weights.epoch},
+            data={"consumer": request.consumer, "rows": accepted, "epoch": request.weights.epoch},
         )
-    return closed
+    return refused
 
 
 def _acknowledge(topic: TopicState, lease: Lease, keys: set[tuple[int, int]]) -> None:
@@ -174,11 +181,12 @@ def _acknowledge(topic: TopicState, lease: Lease, keys: set[tuple[int, int]]) ->
     topic.release(lease, "not_written")
 
 
-def _refuse(topic: TopicState, request: WriteBack, closed: list[int], owner: str) -> list[int]:
-    refused = set(closed)
+def _refuse(topic: TopicState, request: WriteBack, refused: Sequence[int], owner: str) -> list[int]:
+    """Free what came for these places of `request.keys`; returns their gids."""
+    closed = list(dict.fromkeys(request.keys[place][0] for place in refused))
     for gid in closed:
         topic.count_late(gid, owner, f"write_back:{request.consumer}")
-    pieces: list[Slice] = [slices[i] for i, (gid, _) in enumerate(request.keys) if gid in refused for slices in request.columns.values()]
+    pieces: list[Slice] = [slices[place] for place in refused for slices in request.columns.values()]
     topic.runtime.blocks.refuse(pieces)
     return closed
 

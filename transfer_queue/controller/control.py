@@ -6,7 +6,7 @@ from transfer_queue.controller.config import CoreConfig
 from transfer_queue.controller.desired import Desired
 from transfer_queue.controller.duties import Duties
 from transfer_queue.controller.errors import bad
-from transfer_queue.controller.members import SHARD, Member, Members, check_entries, check_register
+from transfer_queue.controller.members import SHARD, Member, Members, check_entries, check_register, check_trace
 from transfer_queue.controller.parked import Parked
 from transfer_queue.controller.runtime import Runtime
 from transfer_queue.controller.topic import TopicState
@@ -49,7 +49,8 @@ class Control:
         if old is not None:
             self.end(old, "replaced")
         member = self.members.add(request, self._runtime.now())
-        self._runtime.touch()
+        if member.incarnation == 0:  # one that comes back is no progress, or a worker that dies at the same group again and again would look like it
+            self._runtime.touch()
         self._runtime.emit("member", reason="joined", member=member.owner, data={"role": member.role, "host": member.host, "pid": member.pid})
         self.desired.changed()
         self._watch_heartbeat(member)
@@ -74,13 +75,12 @@ class Control:
 
     def end(self, member: Member, how: str, cause: str = "") -> None:
         """how: died | left | replaced. Its attempts are reissued, its leases end, its requests are refused, its unpublished blocks are swept."""
-        self.members.remove(member)
+        self.members.remove(member, how, cause, self._runtime.now())
         self._parked.disown(member.owner)
         for topic in self._topics.values():
             topic.forget_owner(member.owner, how)
         self.duties.lost(member)
         self.sweeps.append((None, member.owner))
-        self._runtime.touch()
         self._runtime.emit("member", reason=how, member=member.owner, data={"role": member.role, "cause": cause})
         self.desired.changed()
         if member.role == SHARD:
@@ -118,13 +118,14 @@ class Control:
         """Take in what a heartbeat says; once a message, however often it is tried. Nothing of one that breaks a rule."""
         check_entries("endpoints", request.endpoints)
         check_entries("loaded", request.loaded)
+        check_trace(request.trace)
         self.check_loaded(request.loaded)
         for model, version in request.loaded.items():
             self.note_loaded(member, model, version)
         working = request.busy.get("busy", 0.0) > member.busy.get("busy", 0.0)
         if working and member.duty is not None and self._runtime.now() < member.duty_since + self._duty_s:
             self._runtime.touch()  # evaluation changes no ledger, yet it is progress; one that hangs looks busy too, so not for ever
-        member.busy = dict(request.busy)
+        member.spent(request.busy, self._runtime.now())
         if request.duty_done is not None:
             self.duties.done(member, request.duty_done)
         self.duties.assign()  # what it loaded may make it the one: its reply says so at once
@@ -132,6 +133,8 @@ class Control:
             member.endpoints.update(request.endpoints)
             self.desired.changed()
         self.desired.acknowledge(member, request.seen)
+        if request.trace:
+            self._runtime.trace(member.owner, member.role, request.trace)
 
     def watch(self, member: Member, request: Watch, last: bool) -> OkDirective | None:
         directive = self.desired.directive(member) if last else self.desired.news(member, request.seen)
@@ -184,6 +187,7 @@ class Control:
             return OkEmpty()
         check_entries("published models", {*self.desired.weights, weights.model})
         self.desired.weights[weights.model] = weights
+        self.desired.published_by[weights.model], self.desired.published_at[weights.model] = member.owner, self._runtime.now()
         self._runtime.touch()
         self._runtime.emit(
             "published", version=weights.version, member=member.owner, data={"model": weights.model, "epoch": weights.epoch, "digest": weights.digest}

@@ -19,7 +19,7 @@ from transfer_queue.controller.handlers import Handlers
 from transfer_queue.controller.members import Member
 from transfer_queue.controller.parked import Waiter, clamp_wait
 from transfer_queue.controller.run import COMPLETED, Run
-from transfer_queue.controller.runtime import Key, Observer
+from transfer_queue.controller.runtime import Key, Observer, TraceSink
 from transfer_queue.controller.topic import TopicState
 from transfer_queue.messages import (
     Cancel,
@@ -32,6 +32,7 @@ from transfer_queue.messages import (
     Reply,
     Request,
     Slice,
+    StallReport,
     StatusRecord,
     Watch,
     WriteBack,
@@ -75,6 +76,15 @@ class Core:
     def topics(self) -> dict[str, TopicState]:
         return self._run.topics
 
+    def send_traces_to(self, sink: TraceSink) -> None:
+        """Without it, what heartbeats carry is thrown away."""
+        self._runtime.trace_sink = sink
+
+    def send_stall_to(self, sink: Callable[[StallReport], None], doing: Callable[[str], str] = lambda member: "") -> None:
+        """`sink` gets the report of a stall before the run is stopped for it. `doing` (a member's name → what its process does now, "" where nobody
+        can tell) makes reports say more. Both must be quick and must not raise."""
+        self._run.on_stall, self._run.doing = sink, doing
+
     def live_blocks(self, shard: int) -> list[int]:
         return self._runtime.blocks.live(shard)
 
@@ -83,7 +93,8 @@ class Core:
 
     def next_deadline(self) -> float | None:
         """When `tick` is due, seconds of the clock."""
-        return self._runtime.timers.next()
+        due = self._runtime.timers.next()
+        return None if due is None else self._runtime.on_clock(due)
 
     # ------------------------------------------------------------ what drives it
 
@@ -102,6 +113,10 @@ class Core:
         """Everything whose time has come: parked requests, leases, heartbeats, the stall check."""
         self._contain(lambda: self._runtime.timers.run(self._runtime.now()))
         self._contain(self._settle)
+
+    def frozen(self, seconds: float) -> None:
+        """The process was stopped, or so far behind, for so long: nobody it did not hear meanwhile is to blame. Every deadline moves by as much."""
+        self._runtime.frozen(seconds)
 
     def undelivered(self, connection: bytes, reply: Reply) -> None:
         """The connection is gone: its parked requests are forgotten, and what this reply handed out is taken back at once."""
@@ -140,7 +155,7 @@ class Core:
         wait_s = clamp_wait(request.wait_s)  # type: ignore[attr-defined]
         reply = self._attempt(request, member, wait_s == 0)
         if reply is None:
-            self._parked.add(address, request, member.owner, self._key(request), self._runtime.now() + wait_s, self._expired)
+            self._parked.add(address, request, member.owner, self._key(request), self._runtime.now(), wait_s, self._expired)
         return reply
 
     def _attempt(self, request: Request, member: Member, last: bool) -> Reply | None:

@@ -17,7 +17,10 @@ class Desired:
         self._common = 0  # revision of the last change that concerns everybody
         self.state: RunState = "run"
         self.reason = ""
+        self.warning = ""
         self.weights: dict[str, ModelVersion] = {}  # newest published, by model
+        self.published_by: dict[str, str] = {}  # owner, by model
+        self.published_at: dict[str, float] = {}  # seconds of the controller's clock, by model
         self.versions: dict[str, int] = {}  # newest committed, by model
 
     @property
@@ -35,6 +38,12 @@ class Desired:
         self._revision += 1
         member.revision = self._revision
         self._runtime.wake("watch", "", member.name)
+
+    def warn(self, text: str) -> None:
+        """Tell people ("": what was told is over)."""
+        if text != self.warning:
+            self.warning = text
+            self.changed()
 
     def stop(self, reason: str) -> bool:
         """The first reason stands. True if this call stopped the run."""
@@ -68,6 +77,7 @@ class Desired:
             revision=max(self._common, member.revision),
             state=self.state,
             reason=self.reason,
+            warning=self.warning,
             duty=member.duty,
             weights=dict(self.weights),
             versions=dict(self.versions),

@@ -8,6 +8,7 @@ from transfer_queue.controller.blocks import BlockId
 from transfer_queue.controller.timers import Timer
 from transfer_queue.messages import PromptPut, Slice, State
 
+SERVED = -1
 OPEN: tuple[State, ...] = ("admitted", "generating", "complete", "leased")
 
 
@@ -20,7 +21,7 @@ class Row:
     oldest: int
     newest: int
     columns: dict[str, Slice]
-    missing: list[int]  # [consumers] required columns not yet there
+    missing: list[int]  # [consumers] required columns not yet there; SERVED once the consumer has acknowledged the row
 
 
 @dataclass(slots=True, eq=False)
@@ -45,6 +46,7 @@ class Group:
     held_version: int = -1  # the holder's loaded version at hand-out: no token of the attempt is older
     deadline: float = 0.0  # of the generation lease
     timer: Timer | None = None  # asks at the deadline
+    lapses: int = 0  # attempts that made no progress for `lease_s`
     attempt_tokens: int = 0
     attempt_oldest: int | None = None
     rows: dict[int, Row] = field(default_factory=dict)
@@ -61,6 +63,10 @@ class Group:
         if self.attempt_oldest is not None:
             oldest.append(self.attempt_oldest)
         return min(oldest, default=self.min_version)
+
+    def served(self, number: int, row: Row | None) -> bool:
+        """Whether consumer `number` has acknowledged this row (None: the group), maybe under another lease."""
+        return any(part.missing[number] == SERVED for part in ([row] if row is not None else self.rows.values()))
 
     def newest(self) -> int:
         """Version of the newest token in its rows; 0 without rows."""

@@ -50,7 +50,7 @@ class Handlers:
             m.Published: lambda r: control.published(member(r), r),
             m.Report: lambda r: control.report(member(r), r),
             m.Stop: control.stop,
-            m.Status: lambda r: m.OkStatus(status=self._run.status()),
+            m.Status: lambda r: m.OkStatus(status=self._run.status(), waits=self._run.waits() if r.waits else None),
         }
 
     def _owner(self, request: Any) -> str:
@@ -62,13 +62,17 @@ class Handlers:
         topic = self._run.topic(request.topic)
         if self._run.stopped:
             return m.OkPrompts(accepted=0, cursor=topic.prompts.cursor)
-        return sourcing.put_prompts(topic, request, last)
+        reply = sourcing.put_prompts(topic, request, last)
+        topic.askers.note(topic.schema.source, member.owner, granted=reply is not None and reply.accepted > 0, parked=reply is None)
+        return reply
 
     def _demand(self, request: m.Demand, member: Member, last: bool) -> m.OkDemand | None:
         topic = self._run.topic(request.topic)
         if self._run.stopped:
             return m.OkDemand(wanted=0, cursor=topic.prompts.cursor, done=True)
-        return sourcing.demand(topic, request, last)
+        reply = sourcing.demand(topic, request, last)
+        topic.askers.note(topic.schema.source, member.owner, granted=reply is not None and reply.wanted > 0, parked=reply is None)
+        return reply
 
     def _pull(self, request: m.Pull, member: Member, last: bool) -> m.OkPulled | None:
         topic = self._run.topic(request.topic)
@@ -80,10 +84,13 @@ class Handlers:
         if request.loaded > member.loaded.get(model, -1):
             self._control.note_loaded(member, model, request.loaded)
             self._control.duties.assign()
+        reply: m.OkPulled | None
         if self._control.duties.holds_back(member) and not topic.over:
-            return m.OkPulled(groups=[]) if last else None
-        # the replica may have loaded newer weights while this request was parked
-        return producing.pull(topic, request, member.owner, member.loaded.get(model, -1), last)
+            reply = m.OkPulled(groups=[]) if last else None
+        else:  # the replica may have loaded newer weights while this request was parked
+            reply = producing.pull(topic, request, member.owner, member.loaded.get(model, -1), last)
+        topic.askers.note(topic.schema.generator, member.owner, granted=reply is not None and bool(reply.groups), parked=reply is None)
+        return reply
 
     def _take(self, request: m.Take, member: Member, last: bool) -> m.OkTaken | None:
         topic = self._run.topic(request.topic)
@@ -94,7 +101,9 @@ class Handlers:
             self._control.check_loaded({topic.spec.model: loaded})
             loaded = max(loaded, member.loaded.get(topic.spec.model, -1))
         held_back = self._control.duties.holds_back_batches(topic.spec.model)
-        return consuming.take(topic, request, member.owner, loaded, last, held_back)
+        reply = consuming.take(topic, request, member.owner, loaded, last, held_back)
+        topic.askers.note(request.consumer, member.owner, granted=reply is not None and reply.lease != -1, parked=reply is None)
+        return reply
 
     def _commit(self, request: m.Commit) -> m.OkCommitted:
         topic = self._run.topic(request.topic)

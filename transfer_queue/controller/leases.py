@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 from transfer_queue.controller.readiness import Item
 from transfer_queue.controller.timers import Timer
+
+MAX_LAPSED = 16  # leases of one owner that ran out and may still be answered
 
 
 @dataclass(slots=True, eq=False)
@@ -15,25 +18,32 @@ class Lease:
     consumer: int  # number in the schema
     owner: str  # "name#incarnation"
     items: list[Item]
+    since: float  # when it was given, seconds of the controller's clock
     timer: Timer | None = None  # None: a terminal lease, which ends only with its owner's incarnation
 
+    def gids(self) -> list[int]:
+        """Of the same rows."""
+        return list(dict.fromkeys(group.gid for group, row in self.items if group.open and not group.served(self.consumer, row)))
+
     def rows(self) -> int:
-        return sum(len(group.rows) if row is None else 1 for group, row in self.items if group.open)
+        """Those still to be done: of open groups, and not served under another lease meanwhile."""
+        return sum(len(group.rows) if row is None else 1 for group, row in self.items if group.open and not group.served(self.consumer, row))
 
 
 class Leases:
     """Of one topic. Ids are never reused: an id is the fence of a late write-back."""
 
-    def __init__(self, new_id: Callable[[], int]) -> None:
-        self._new_id = new_id
+    def __init__(self, new_id: Callable[[], int], now: Callable[[], float]) -> None:
+        self._new_id, self._now = new_id, now
         self._leases: dict[int, Lease] = {}
         self._by_owner: dict[str, set[int]] = {}
+        self._lapsed: dict[str, dict[int, Lease]] = {}  # by owner, oldest first
 
     def __iter__(self) -> Iterator[Lease]:
         return iter(self._leases.values())
 
     def add(self, consumer: int, owner: str, items: list[Item]) -> Lease:
-        lease = Lease(self._new_id(), consumer, owner, items)
+        lease = Lease(self._new_id(), consumer, owner, items, self._now())
         self._leases[lease.id] = lease
         self._by_owner.setdefault(owner, set()).add(lease.id)
         return lease
@@ -42,6 +52,33 @@ class Leases:
         """The lease if it is still this owner's."""
         lease = self._leases.get(lease_id)
         return lease if lease is not None and lease.consumer == consumer and lease.owner == owner else None
+
+    def find_lapsed(self, lease_id: int, consumer: int, owner: str) -> Lease | None:
+        """The same for one that ran out; it can be answered once."""
+        lease = self._lapsed.get(owner, {}).get(lease_id)
+        return lease if lease is not None and lease.consumer == consumer else None
+
+    def keep_lapsed(self, lease: Lease) -> None:
+        mine = self._lapsed.setdefault(lease.owner, {})
+        mine[lease.id] = lease
+        if len(mine) > MAX_LAPSED:
+            del mine[next(iter(mine))]
+
+    def end_lapsed(self, lease: Lease) -> None:
+        mine = self._lapsed[lease.owner]
+        del mine[lease.id]
+        if not mine:
+            del self._lapsed[lease.owner]
+
+    def forget_lapsed(self, owner: str) -> None:
+        self._lapsed.pop(owner, None)
+
+    def answerable(self, owner: str) -> list[Lease]:
+        """Everything that this owner may still write back, drop or commit."""
+        return [*self.of(owner), *self._lapsed.get(owner, {}).values()]
+
+    def lapsed(self) -> list[Lease]:
+        return list(chain.from_iterable(mine.values() for mine in self._lapsed.values()))
 
     def get(self, lease_id: int) -> Lease | None:
         return self._leases.get(lease_id)

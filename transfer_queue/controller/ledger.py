@@ -7,6 +7,7 @@ from transfer_queue.controller.runtime import Runtime
 from transfer_queue.messages import State
 
 RUN_END = "run_end"  # the one drop that nothing replaces
+FORWARD: tuple[State, ...] = (*OPEN, "trained", "dropped")  # a move towards the end of this row is progress; one back (a lost producer) is not
 
 
 class Ledger:
@@ -31,6 +32,7 @@ class Ledger:
 
     def admit(self, group: Group, member: str) -> None:
         self.counts["admitted"] += 1
+        self._runtime.touch()
         self._emit(group, "", "", member, 0)
 
     def move(self, group: Group, state: State, clock: int, reason: str = "", member: str = "") -> None:
@@ -43,6 +45,8 @@ class Ledger:
         group.open = state in OPEN
         if source != state:
             group.since = self._runtime.now()
+        if FORWARD.index(state) > FORWARD.index(source):
+            self._runtime.touch()
         self._emit(group, source, reason, member, clock)
 
     def _emit(self, group: Group, source: str, reason: str, member: str, clock: int) -> None:
@@ -55,7 +59,6 @@ class Ledger:
                 "tokens": max(group.tokens(), group.attempt_tokens),
                 "age": clock - (group.version if started is None else started),
             }
-        self._runtime.touch()
         self._runtime.emit(
             "group", topic=self._topic, gid=group.gid, src=source, dst=group.state, reason=reason, version=group.version, member=member, data=data
         )

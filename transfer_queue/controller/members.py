@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 
 from transfer_queue.controller.errors import RequestError, bad
 from transfer_queue.messages import Register, ShardInfo
+from transfer_queue.messages.members import MAX_TRACE_BYTES
 
 SHARD = "shard"
+ACTIVITIES = ("busy", "wait", "paused")  # keys of `Watch.busy` that share out a member's time
 MAX_NAMES = 1 << 14  # names a run may ever see: names are stable across restarts, so that more of them are a client gone wild
 MAX_ENTRIES = 64  # endpoints or loaded models of one member: every directive carries them to everybody
 _NAME = re.compile(r"[^#\s]{1,128}")
@@ -28,6 +30,8 @@ class Member:
     alive: bool = True
     loaded: dict[str, int] = field(default_factory=dict)  # model -> version it computes with
     busy: dict[str, float] = field(default_factory=dict)
+    activity: str = ""  # what alone grew in `busy` at its last heartbeat: it does that without a break; "" when it changed, or never told
+    activity_since: float = 0.0  # seconds of the controller's clock
     cancelled: dict[tuple[int, int], int] = field(default_factory=dict)  # (gid, fence) -> revision that told it
     duty: str | None = None
     duty_since: float = 0.0  # when it was given, seconds of the controller's clock
@@ -37,6 +41,26 @@ class Member:
     def owner(self) -> str:
         return f"{self.name}#{self.incarnation}"
 
+    def spent(self, busy: dict[str, float], now: float) -> None:
+        """Take in its activity clock. A heartbeat comes from a thread of its own, so it comes although the member's work hangs: what tells is that
+        one activity has taken all the time since some moment."""
+        grown = [name for name in ACTIVITIES if busy.get(name, 0.0) > self.busy.get(name, 0.0)]
+        activity = grown[0] if len(grown) == 1 else ""
+        if activity != self.activity:
+            self.activity, self.activity_since = activity, now
+        self.busy = dict(busy)
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The last that is known of a member that is no more."""
+
+    owner: str
+    role: str
+    how: str  # died | left | replaced
+    cause: str
+    at: float  # seconds of the controller's clock
+
 
 class Members:
     """Alive members by name. Incarnations count up for ever, so a late message of a dead one is always recognised."""
@@ -44,6 +68,7 @@ class Members:
     def __init__(self) -> None:
         self._members: dict[str, Member] = {}
         self._next: dict[str, int] = {}
+        self.ended: dict[str, Ended] = {}  # by name, those whose name nobody has now
         self.epoch = 0  # grows with every join, leave and death
 
     def __iter__(self) -> Iterator[Member]:
@@ -64,11 +89,13 @@ class Members:
         self._next[request.name] = incarnation + 1
         member = Member(request.name, incarnation, request.role, request.host, request.pid, dict(request.endpoints), now)
         self._members[request.name] = member
+        self.ended.pop(request.name, None)
         self.epoch += 1
         return member
 
-    def remove(self, member: Member) -> None:
+    def remove(self, member: Member, how: str, cause: str, now: float) -> None:
         del self._members[member.name]
+        self.ended[member.name] = Ended(member.owner, member.role, how, cause, now)
         member.alive = False
         self.epoch += 1
 
@@ -146,6 +173,12 @@ def check_entries(what: str, entries: Sized) -> None:
     """Raises RequestError for more endpoints or loaded models than a member has."""
     if len(entries) > MAX_ENTRIES:
         raise bad(f"{what}: {len(entries)} entries exceed {MAX_ENTRIES}, what one member may tell everybody: nothing was taken in; name fewer")
+
+
+def check_trace(trace: bytes) -> None:
+    """Raises RequestError for a recording that would hold up everybody else's requests."""
+    if len(trace) > MAX_TRACE_BYTES:
+        raise bad(f"trace: {len(trace)} bytes exceed {MAX_TRACE_BYTES}, the most a heartbeat may carry: nothing was taken in; record coarser")
 
 
 def _check_shard(request: Register) -> None:

@@ -24,6 +24,7 @@ class Waiter:
     owner: str  # "name#incarnation"
     key: Key
     timer: Timer
+    since: float  # seconds of the controller's clock
 
 
 def clamp_wait(wait_s: float) -> float:
@@ -43,8 +44,10 @@ class Parked:
     def __contains__(self, address: Address) -> bool:
         return address in self._by_address
 
-    def add(self, address: Address, request: Any, owner: str, key: Key, when: float, expired: Callable[[Waiter], None]) -> None:
-        """`expired` is called at `when` unless the waiter was removed before. Raises RequestError for one too many."""
+    def add(
+        self, address: Address, request: Any, owner: str, key: Key, now: float, wait_s: float, expired: Callable[[Waiter], None]
+    ) -> None:
+        """`expired` is called after `wait_s` unless the waiter was removed before. Raises RequestError for one too many."""
         if len(self._by_owner.get(owner, ())) >= MAX_PARKED:
             raise bad(
                 f"{owner} has {MAX_PARKED} parked requests, the most a member may have: this one was not parked; wait for replies before asking more"
@@ -53,7 +56,7 @@ class Parked:
         def check() -> None:
             expired(waiter)
 
-        waiter = Waiter(address, request, owner, key, self._timers.at(when, check))
+        waiter = Waiter(address, request, owner, key, self._timers.at(now + wait_s, check), now)
         self._by_address[address] = waiter
         self._by_key.setdefault(key, {})[address] = waiter
         self._by_owner.setdefault(owner, {})[address] = waiter
@@ -65,6 +68,9 @@ class Parked:
     def of(self, key: Key) -> list[Waiter]:
         """In the order in which they came."""
         return list(self._by_key.get(key, {}).values())
+
+    def of_owner(self, owner: str) -> list[Waiter]:
+        return list(self._by_owner.get(owner, {}).values())
 
     def all(self) -> list[Waiter]:
         return list(self._by_address.values())

@@ -65,6 +65,18 @@ def _admits(topic: TopicState) -> bool:
     return topic.prompts.admits(topic.ledger.trained, opened) and topic.window.has_permit(opened)
 
 
+def admission_bound(topic: TopicState) -> str:
+    """What alone keeps the next prompt from being handed out to whom has the weights: done | prompts | count | window | bytes, "" for nothing."""
+    opened = topic.ledger.open
+    if topic.over:
+        return "done"
+    if not topic.prompts.admits(topic.ledger.trained, opened):
+        return "count" if len(topic.prompts) else "prompts"
+    if topic.window.capacity is not None and opened >= topic.window.capacity:
+        return "window"
+    return "" if topic.window.has_permit(opened) else "bytes"
+
+
 def need_version(topic: TopicState, loaded: int) -> int | None:
     """The version whose absence alone keeps the next group from being handed out."""
     needed = []
@@ -180,14 +192,21 @@ def _store(topic: TopicState, group: Group, rows: list[RowPut], close: bool) -> 
 
 
 def drop_groups(topic: TopicState, request: DropGroups, owner: str) -> OkEmpty:
-    """Only what the member holds, as producer or under a lease; anything else came too late and is counted."""
+    """Only what the member holds, as producer or under a lease; anything else came too late and is counted. Too late is also what a trainer has in
+    its batch: it may have learned from the group, and its batch would be short. The stage that wanted the drop is through with such a group."""
     if not request.reason or request.reason in ("stale", "run_end"):
         raise bad(f"reason={request.reason!r} of a drop is empty or one of the controller's own: the ledger could not be read; say why in a word")
-    leased = {group.gid for lease in topic.leases.of(owner) for group, _ in lease.items if group.open}
+    leases = topic.leases.answerable(owner)
     for gid in dict.fromkeys(request.gids):
         group = topic.groups.get(gid)
-        if group is None or group.acked_by or (group.holder != owner and gid not in leased):
+        mine = [(lease.consumer, row) for lease in leases for held, row in lease.items if held is group and not held.served(lease.consumer, row)]
+        if group is None or group.acked_by or (group.holder != owner and not mine):
             topic.count_late(gid, owner, "drop")
+        elif group.leased_by - {consumer for consumer, _ in mine}:
+            topic.count_late(gid, owner, "drop")
+            for consumer, row in mine:
+                if consumer not in topic.terminals:
+                    topic.serve(consumer, group, row)
         else:
             topic.drop(group, request.reason)
     return OkEmpty()

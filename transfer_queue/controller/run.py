@@ -6,16 +6,20 @@ from collections.abc import Callable
 from typing import Any
 
 from transfer_queue.controller import status
+from transfer_queue.controller.blame import blame
 from transfer_queue.controller.config import CoreConfig, check_config
 from transfer_queue.controller.control import Control
 from transfer_queue.controller.errors import RequestError
 from transfer_queue.controller.members import Member
 from transfer_queue.controller.parked import Parked
 from transfer_queue.controller.runtime import Observer, Runtime
+from transfer_queue.controller.scene import Scene
+from transfer_queue.controller.stall import report
 from transfer_queue.controller.topic import TopicState
-from transfer_queue.messages import StatusRecord
+from transfer_queue.messages import StallReport, StatusRecord
 
 COMPLETED = "completed"
+WARN = 0.5  # of the time after which a run without progress is stopped
 
 
 class Run:
@@ -25,8 +29,11 @@ class Run:
         self.topics = {spec.name: TopicState(spec, self.runtime, config.lease_s) for spec in config.topics}
         self.parked = Parked(self.runtime.timers)
         self.control = Control(self.topics, self.parked, self.runtime, config)
-        self._stall_s = config.stall_s
-        self.runtime.timers.at(self.runtime.now() + config.stall_s, self._check_stall)
+        self._config = config
+        self.on_stall: Callable[[StallReport], None] = lambda report: None  # gets the report before the run is stopped for it; must not raise
+        self.doing: Callable[[str], str] = lambda member: ""  # member's name → what its process does now, "" where nobody can tell
+        for share, check in ((WARN, self._check_slow), (1.0, self._check_stall)):
+            self.runtime.timers.at(self.runtime.now() + share * config.stall_s, check)
 
     @property
     def stopped(self) -> bool:
@@ -58,19 +65,45 @@ class Run:
         if self.control.duties.finished():
             desired.stop(COMPLETED)
 
-    def _check_stall(self) -> float | None:
-        now = self.runtime.now()
-        desired = self.control.desired
-        if desired.stopped:
+    def waits(self) -> StallReport:
+        """Who waits for what, since when, and whose move it is; any time."""
+        desired, control = self.control.desired, self.control
+        scene = Scene(self._config, list(self.topics.values()), control.members, self.parked, desired, control.duties, self.runtime, self.doing)
+        return report(scene, blame(scene))
+
+    def _check_slow(self) -> float | None:
+        """Halfway to a stall people are told, once; once it goes on again that is over."""
+        due = self._idle_at(WARN)
+        if self.stopped:
             return None
-        if desired.state == "pause" or not len(self.control.members):
-            self.runtime.touch()  # nobody is expected to make progress
-        if now < self.runtime.changed_at + self._stall_s:
-            return self.runtime.changed_at + self._stall_s
-        report = status.stall_report(list(self.topics.values()), self.control.members, self.parked, now - self.runtime.changed_at)
-        self.runtime.emit("stall", reason=report)
-        desired.stop(report)
+        if self.runtime.now() < due:
+            self.control.desired.warn("")
+            return due
+        if not self.control.desired.warning:
+            waits = self.waits()
+            text = f"slow: no progress for {waits.idle_s:.1f} s of stall_s = {waits.stall_s:g} s: {waits.verdict}"
+            self.runtime.emit("slow", reason=text)
+            self.control.desired.warn(text)
+        return self._idle_at(1.0)
+
+    def _check_stall(self) -> float | None:
+        due = self._idle_at(1.0)
+        if self.stopped:
+            return None
+        if self.runtime.now() < due:
+            return due
+        waits = self.waits()
+        text = f"stall: no progress for {waits.idle_s:.1f} s: {waits.verdict}"
+        self.runtime.emit("stall", reason=text)
+        self.on_stall(waits)
+        self.control.desired.stop(text)
         return None
+
+    def _idle_at(self, share: float) -> float:
+        """When the run will have made no progress for this share of `stall_s`."""
+        if self.control.desired.state == "pause" or not len(self.control.members):
+            self.runtime.touch()  # nobody is expected to make progress
+        return self.runtime.changed_at + share * self._config.stall_s
 
     def status(self) -> StatusRecord:
         desired = self.control.desired

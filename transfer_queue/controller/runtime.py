@@ -18,20 +18,36 @@ class Observer(Protocol):
         """Called synchronously for every event, in order. Must be cheap and must not raise."""
 
 
+TraceSink = Callable[[str, str, bytes, float], None]
+"""(owner, role, trace, arrival in seconds since the controller's start): gets what heartbeats carry, once each. It must be cheap and not raise."""
+
+
 class Runtime:
     def __init__(self, observer: Observer, clock: Callable[[], float]) -> None:
         self._observer = observer
         self._clock = clock
         self._start = clock()
+        self._frozen_s = 0.0
+        self.trace_sink: TraceSink | None = None
         self.timers = Timers()
         self.blocks = Blocks()
-        self.changed_at = self._start  # the last change of a ledger, or other progress
+        self.changed_at = self._start  # the last progress: something somewhere went forward
         self.dirty: dict[Key, None] = {}  # parked requests to try again, in the order in which that became possible
         self.cancelled: list[tuple[str, int, int]] = []  # (owner, gid, fence) to tell
         self._serials = itertools.count(1)
 
     def now(self) -> float:
-        return self._clock()
+        """What deadlines are counted in: seconds of the clock without those for which the controller itself was stopped."""
+        return self._clock() - self._frozen_s
+
+    def frozen(self, seconds: float) -> None:
+        """The controller did not run for so long: nobody could be heard, so every deadline is later by as much."""
+        self._frozen_s += seconds
+        self.emit("run", reason="frozen", data={"seconds": seconds})
+
+    def on_clock(self, when: float) -> float:
+        """A time of `now` on the clock that the controller was given."""
+        return when + self._frozen_s
 
     def serial(self) -> int:
         """A number that was never given before: fences of attempts, ids of leases."""
@@ -39,11 +55,15 @@ class Runtime:
 
     def touch(self) -> None:
         """Progress was made: the stall clock starts anew."""
-        self.changed_at = self._clock()
+        self.changed_at = self.now()
 
     def wake(self, kind: str, topic: str = "", name: str = "") -> None:
         """Parked requests of this kind may be served now; they are tried once the present request is done."""
         self.dirty[kind, topic, name] = None
+
+    def trace(self, owner: str, role: str, trace: bytes) -> None:
+        if self.trace_sink is not None:
+            self.trace_sink(owner, role, trace, self._clock() - self._start)
 
     def emit(self, kind: str, **fields: object) -> None:
         self._observer.on_event(Event(t_s=self._clock() - self._start, kind=kind, **fields))  # type: ignore[arg-type]

@@ -25,6 +25,9 @@ class Schema:
         self.scalars = frozenset(column.name for column in spec.columns if column.kind == "scalar")
         outputs = {name for consumer in spec.consumers for name in consumer.outputs}
         self.generated = self.per_row - self.optional - outputs  # what every `RowPut` must carry
+        shared_by, made_by = ({column.producer for column in spec.columns if column.shared is shared} for shared in (True, False))
+        self.source = min(shared_by, default="source")  # the stage that puts prompts
+        self.generator = min(made_by - self.numbers.keys(), default="rollout")  # the stage that pulls them
         self.readers: dict[str, list[int]] = {name: [] for name in self.per_row}  # column -> consumers that wait for it
         self.missing = [0] * len(spec.consumers)  # required columns of a new row, by consumer
         for number, consumer in enumerate(spec.consumers):

@@ -22,6 +22,7 @@ from transfer_queue.wire import decode_request, encode, id_of
 log = logging.getLogger(__name__)
 
 BURST = 4096  # messages handled between two looks at the deadlines: so many that a heartbeat in the queue counts before its sender is declared dead
+FROZEN_S = 2.0  # a loop that comes round so much later than it meant to was stopped (or starved): no member is to blame for what it did not hear
 QUIET_S = 0.25  # after the last member left, so that whoever watches the run gets its last answer
 QUEUE = 4096  # unread messages a connection, each way; a client waits for at most 1000 replies, so that one with more unread never reads
 UNTOLD = 1 << 16  # messages to a shard that does not read: a lost Free is memory lost until the shard ends
@@ -33,6 +34,7 @@ class Server:
         self.socket = socket
         self._security = security
         self._shards: dict[int, tuple[str, zmq.Socket[bytes]]] = {}  # index -> (endpoint, socket)
+        self._checked = time.monotonic()  # for gaps
 
     def run(self, grace_s: float) -> None:
         """Serve until the run is stopped and its members left, or `grace_s` after the stop."""
@@ -46,17 +48,26 @@ class Server:
                 end = min(stopped_at + grace_s, math.inf if left_at is None else left_at + QUIET_S)
             if now >= end:
                 return
-            self._wait(end)
+            self._notice_gap(self._wait(end))
             self._receive()
+            self._notice_gap(-math.inf)
             self.core.tick()
             self.flush()
 
-    def _wait(self, end: float) -> None:
-        """For a message, the next deadline or `end` (monotonic)."""
+    def _notice_gap(self, meant: float) -> None:
+        """After a step that was to be over at `meant`, or at once. Before `tick`, which would take silence for death."""
+        now = time.monotonic()
+        late, self._checked = now - max(meant, self._checked), now
+        if late > FROZEN_S:
+            self.core.frozen(late)
+
+    def _wait(self, end: float) -> float:
+        """For a message, the next deadline or `end`; returns the latest time at which it meant to be back (monotonic)."""
         deadline = self.core.next_deadline()
         wake = end if deadline is None else min(end, deadline)
         # rounded up: waking before the deadline would spin
         self.socket.poll(None if wake == math.inf else int(max(0.0, wake - time.monotonic()) * 1000) + 1)
+        return wake
 
     def _receive(self) -> None:
         for _ in range(BURST):

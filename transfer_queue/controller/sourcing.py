@@ -30,7 +30,7 @@ def put_prompts(topic: TopicState, request: PutPrompts, last: bool) -> OkPrompts
     kept = set(map(id, new))
     topic.runtime.blocks.refuse(piece for prompt in request.prompts if id(prompt) not in kept for piece in prompt.columns.values())
     if new:
-        topic.runtime.touch()
+        topic.progressed(topic.schema.source)
         topic.runtime.wake("pull", topic.name)
     return OkPrompts(accepted=len(new), cursor=queue.cursor)
 

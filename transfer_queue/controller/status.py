@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from transfer_queue.controller.group import Group
-from transfer_queue.controller.members import Members
 from transfer_queue.controller.parked import Parked
-from transfer_queue.controller.producing import need_version
 from transfer_queue.controller.topic import TopicState
 from transfer_queue.messages import ConsumerStatus, TopicStatus
 
@@ -15,7 +13,7 @@ def topic_status(topic: TopicState, parked: Parked) -> TopicStatus:
         name=topic.name,
         version=topic.version,
         ledger=dict(topic.ledger.counts),
-        permits=_permits(topic),
+        permits=permits(topic),
         capacity=topic.window.capacity,
         open=topic.ledger.open,
         prompts_waiting=len(topic.prompts),
@@ -28,7 +26,7 @@ def topic_status(topic: TopicState, parked: Parked) -> TopicStatus:
     )
 
 
-def _permits(topic: TopicState) -> int:
+def permits(topic: TopicState) -> int:
     """Groups that could be admitted now, by window and bytes."""
     window = topic.spec.window
     by_bytes = window.budget_bytes // window.group_bytes if window.group_bytes else topic.ledger.open + window.batch
@@ -70,10 +68,10 @@ def waits_for(topic: TopicState, group: Group) -> str:
             return f"rows {group.missing_rows()[:8]} from {group.holder}"
         needed = topic.window.restart_version(topic.version, topic.ledger.open, group.min_version)
         return f"a producer with weights of version {needed} or newer"
-    return _missing_columns(topic, group) or f"a take of {topic.schema.consumers[topic.schema.terminals[0]].name}"
+    return missing_columns(topic, group) or f"a take of {topic.schema.consumers[topic.schema.terminals[0]].name}"
 
 
-def _missing_columns(topic: TopicState, group: Group) -> str:
+def missing_columns(topic: TopicState, group: Group) -> str:
     """Columns that a terminal consumer still misses, and the stage that owes them."""
     for number in topic.schema.terminals:
         for row in group.rows.values():
@@ -82,20 +80,3 @@ def _missing_columns(topic: TopicState, group: Group) -> str:
                 owners = sorted({column.producer for column in topic.spec.columns if column.name in missing})
                 return f"columns {missing} of row {row.index} from {', '.join(owners)}"
     return ""
-
-
-def stall_report(topics: list[TopicState], members: Members, parked: Parked, idle_s: float) -> str:
-    """Which stage and group waits, for what, since when."""
-    lines = [f"stall: no progress for {idle_s:.1f} s"]
-    for topic in topics:
-        counts = {state: count for state, count in topic.ledger.counts.items() if count}
-        lines.append(f"topic {topic.name!r} at version {topic.version}: {oldest_open(topic)}; ledger {counts}, {len(topic.prompts)} prompts waiting")
-        pulls = parked.of(("pull", topic.name, ""))
-        pullers = {waiter.owner for waiter in pulls}
-        loaded = max((member.loaded.get(topic.spec.model, -1) for member in members if member.owner in pullers), default=-1)
-        if (version := need_version(topic, loaded)) is not None:
-            lines.append(f"admission waits for weights of version {version}, the newest that a waiting producer has loaded are {loaded}")
-        lines += [f"{waiter.owner} waits to pull" for waiter in pulls[:8]]
-        lines += [f"{s.name}: {s.ready_rows} rows ready, {s.leased_rows} leased, waiting: {s.waiting}" for s in _consumers(topic, parked)]
-    lines += [f"{member.owner} has the duty {member.duty!r}" for member in members if member.duty is not None]
-    return "; ".join(lines)

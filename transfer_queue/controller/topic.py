@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+from transfer_queue.controller.askers import Askers
 from transfer_queue.controller.blocks import ids_of
-from transfer_queue.controller.group import Group, Row
+from transfer_queue.controller.group import SERVED, Group, Row
 from transfer_queue.controller.leases import Lease, Leases
 from transfer_queue.controller.ledger import RUN_END, Ledger
 from transfer_queue.controller.prompts import PromptQueue
@@ -37,7 +38,9 @@ class TopicState:
         self.groups: dict[int, Group] = {}  # open ones, in order of admission
         self.reissues = ReissueQueue()
         self.held: dict[str, set[int]] = defaultdict(set)  # producer "name#incarnation" -> gids
-        self.leases = Leases(runtime.serial)
+        self.leases = Leases(runtime.serial, runtime.now)
+        self.askers = Askers(runtime.now)
+        self.progress_at: dict[str, float] = {}  # by stage: its last work that was taken in, seconds of the controller's clock
         self.ready = [
             ReadySet(by_version=consumer.sampler == "oldest_first" or (consumer.terminal and self.window.ordered), gated=consumer.needs_weights)
             for consumer in spec.consumers
@@ -82,6 +85,7 @@ class TopicState:
             if self.runtime.now() < group.deadline:
                 return group.deadline
             self.runtime.cancelled.append((owner, group.gid, group.fence))
+            group.lapses += 1
             self.lose_producer(group, "lease_expired")
             return None
 
@@ -89,6 +93,11 @@ class TopicState:
 
     def renew(self, group: Group) -> None:
         group.deadline = self.runtime.now() + self.lease_s
+        self.progressed(self.schema.generator)
+
+    def progressed(self, stage: str) -> None:
+        """Work of this stage was taken in: neither it nor the run is stuck."""
+        self.progress_at[stage] = self.runtime.now()
         self.runtime.touch()
 
     def start(self, group: Group) -> None:
@@ -183,6 +192,25 @@ class TopicState:
 
     # ------------------------------------------------------------ consumption
 
+    def serve(self, number: int, group: Group, row: Row | None) -> None:
+        """Consumer `number` acknowledged the row (None: the group): whoever else has it, or would get it, comes too late."""
+        for part in [row] if row is not None else group.rows.values():
+            part.missing[number] = SERVED
+        self.ready[number].discard(group.gid, -1 if row is None else row.index)
+
+    def lapse(self, lease: Lease) -> None:
+        """A lease that ran out: its rows are ready again. Its owner may only be slow, so what it still writes first is taken in."""
+        self.runtime.emit(
+            "topic",
+            topic=self.name,
+            reason="lease_expired",
+            member=lease.owner,
+            data={"consumer": self.schema.consumers[lease.consumer].name, "rows": lease.rows()},
+        )
+        lease.timer = None
+        self.release(lease, "lease_expired")
+        self.leases.keep_lapsed(lease)
+
     def release(self, lease: Lease, reason: str) -> None:
         """A lease ends undone: what is still open of it is ready again."""
         if lease.timer is not None:
@@ -193,7 +221,8 @@ class TopicState:
             if not group.open:
                 continue
             if terminal is None:
-                self.ready[lease.consumer].add(group, row)
+                if not group.served(lease.consumer, row):
+                    self.ready[lease.consumer].add(group, row)
                 continue
             terminal.put_back(group)
             group.leased_by.discard(lease.consumer)
@@ -259,6 +288,8 @@ class TopicState:
             self.lose_producer(self.groups[gid], f"producer_{cause}")
         for lease in self.leases.of(owner):
             self.release(lease, f"consumer_{cause}")
+        self.leases.forget_lapsed(owner)
+        self.askers.ended(owner)
 
     def take_back_lease(self, lease_id: int) -> None:
         """A hand-out that nobody received: its rows are ready again."""

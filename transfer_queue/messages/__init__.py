@@ -34,6 +34,7 @@ from transfer_queue.messages.producing import (
     RowPut,
 )
 from transfer_queue.messages.schema import Column, Consumer, TopicSpec, Window
+from transfer_queue.messages.stall import AdmissionWait, Blame, GroupWait, LeaseWait, MemberWait, StageWait, StallReport, TopicWait
 from transfer_queue.messages.status import ConsumerStatus, Event, OkStatus, Status, StatusRecord, TopicStatus
 
 AnyRequest = (
@@ -77,8 +78,10 @@ AnyReply = (
 
 __all__ = [
     "PROTOCOL",
+    "AdmissionWait",
     "AnyReply",
     "AnyRequest",
+    "Blame",
     "Cancel",
     "ClosePrompts",
     "Column",
@@ -92,9 +95,12 @@ __all__ = [
     "Event",
     "Failed",
     "GroupLease",
+    "GroupWait",
     "Kind",
+    "LeaseWait",
     "Leave",
     "MemberDead",
+    "MemberWait",
     "ModelVersion",
     "OkCommitted",
     "OkDemand",
@@ -128,6 +134,8 @@ __all__ = [
     "Sampler",
     "ShardInfo",
     "Slice",
+    "StageWait",
+    "StallReport",
     "State",
     "Status",
     "StatusRecord",
@@ -135,6 +143,7 @@ __all__ = [
     "Take",
     "TopicSpec",
     "TopicStatus",
+    "TopicWait",
     "Unit",
     "Watch",
     "Window",

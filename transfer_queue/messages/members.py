@@ -6,6 +6,8 @@ from transfer_queue.messages.base import PROTOCOL, Record, Reply, Request, RunSt
 from transfer_queue.messages.places import ModelVersion
 from transfer_queue.messages.schema import TopicSpec
 
+MAX_TRACE_BYTES = 1 << 16
+
 
 class Register(Request, frozen=True):
     """Join. `name` is stable across restarts (rollout-0); a new incarnation of a name ends every lease of the old one."""
@@ -42,6 +44,7 @@ class Watch(Request, frozen=True):
     busy: dict[str, float] = {}  # seconds since start in "busy", "wait", "paused" (cumulative), gauges of the role
     duty_done: str | None = None  # a duty just finished
     endpoints: dict[str, str] = {}  # what this member serves besides what it registered with
+    trace: bytes = b""  # what it recorded of itself since the last one, at most MAX_TRACE_BYTES, opaque to the queue; consumed on arrival
     wait_s: float = 1.0
 
 
@@ -51,6 +54,7 @@ class Directive(Record, frozen=True):
     revision: int
     state: RunState
     reason: str = ""
+    warning: str = ""  # for people: the run has made no progress for half the time after which it would be stopped, and why
     duty: str | None = None  # "evaluate": finish what you have, take nothing new, evaluate with the loaded weights
     weights: dict[str, ModelVersion] = {}  # newest published, by model
     versions: dict[str, int] = {}  # newest committed, by model

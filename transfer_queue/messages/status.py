@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from transfer_queue.messages.base import Record, Reply, Request, RunState
+from transfer_queue.messages.stall import StallReport
 
 
 class Status(Request, frozen=True):
     """One snapshot of everything that is not tensor bytes."""
+
+    waits: bool = False  # with it: who waits for what since when; it looks at every open group and lease
 
 
 class ConsumerStatus(Record, frozen=True):
@@ -38,18 +41,19 @@ class StatusRecord(Record, frozen=True):
     reason: str
     members: dict[str, str]  # "name#incarnation" -> role
     topics: list[TopicStatus]
-    idle_s: float  # since the last change of any ledger
+    idle_s: float  # since the last progress
 
 
 class OkStatus(Reply, frozen=True):
     status: StatusRecord
+    waits: StallReport | None = None
 
 
 class Event(Record, frozen=True):
     """One line of the append-only log: every change of the ledger, of versions and of membership."""
 
     t_s: float  # controller's monotonic clock, since its start
-    kind: str  # "group" | "commit" | "published" | "member" | "report" | "topic" | "stall" | "run"
+    kind: str  # "group" | "commit" | "published" | "member" | "report" | "topic" | "slow" | "stall" | "run"
     topic: str = ""
     gid: int = -1
     src: str = ""  # state left ("" = new)

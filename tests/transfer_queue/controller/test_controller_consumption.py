@@ -89,7 +89,7 @@ def test_weights_bound_what_a_forward_worker_gets() -> None:
     assert desk.write(worker, reply, "forward", "old_logprobs", weights=1) == []
 
 
-def test_an_expired_lease_is_handed_out_again_and_the_late_write_back_is_refused_whole() -> None:
+def test_an_expired_lease_is_handed_out_again_and_of_two_write_backs_the_first_is_taken_in_and_the_other_refused_whole() -> None:
     desk, _, worker = stages(lease_s=5.0, heartbeat_s=100.0)
     old = desk.take(worker, "reward")
     desk.wait(4.0)
@@ -99,10 +99,13 @@ def test_an_expired_lease_is_handed_out_again_and_the_late_write_back_is_refused
     assert new.lease != old.lease
     assert new.rows == old.rows
     desk.freed()
-    assert desk.write(worker, old, "reward", "reward") == [0, 1]
+    assert desk.write(worker, old, "reward", "reward") == [], "its owner was slow, not hung"
+    assert desk.freed() == []
+    assert desk.write(worker, new, "reward", "reward") == [0, 1]
     assert len(desk.freed()) == 4
-    assert desk.write(worker, new, "reward", "reward") == []
-    assert desk.write(worker, new, "reward", "reward") == [0, 1], "a lease is acknowledged once"
+    for lease in (old, new):
+        assert desk.write(worker, lease, "reward", "reward") == [0, 1], "a lease is acknowledged once"
+    assert desk.take(worker, "reward").lease == -1
 
 
 def test_a_lease_is_good_in_the_hands_of_its_owner_only() -> None:
