@@ -13,10 +13,13 @@ import mmap
 import os
 import secrets
 import weakref
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
-import torch
+
+if TYPE_CHECKING:
+    import torch
 
 HEADER_BYTES = 4096
 NAME = "asyncflow-weights"
@@ -93,6 +96,8 @@ class Arena:
         """uint8 [nbytes] over the same memory; an arena attached read-only has none (torch cannot express it)."""
         if not self._writable:
             raise ValueError("a read-only arena has no torch view: an in-place operation on one would be a SIGSEGV; read `array` instead")
+        import torch
+
         return torch.from_numpy(self.array)
 
     def descriptor(self) -> Descriptor:

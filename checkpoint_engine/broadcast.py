@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-
-import torch
-import torch.distributed as dist
+from typing import TYPE_CHECKING, TypeAlias
 
 from checkpoint_engine.collective import Group, GroupError
+
+if TYPE_CHECKING:
+    import torch
+    import torch.distributed as dist
 
 LEAST_BUCKET_BYTES = 4096
 _IN_FLIGHT = 2
@@ -21,7 +23,7 @@ Progress = Callable[[int], None]
 """Called with the number of leading bytes of the buffer that have arrived (or been sent)."""
 
 
-_Flight = tuple[int, int, torch.Tensor, dist.Work]  # start, stop, bucket, its operation
+_Flight: TypeAlias = "tuple[int, int, torch.Tensor, dist.Work]"  # start, stop, bucket, its operation
 
 
 def check_bucket(bucket_bytes: int) -> int:
@@ -73,8 +75,11 @@ class _Lane:
     def __init__(self, buffer: torch.Tensor | None, bucket_bytes: int, sends: bool, device: torch.device | None) -> None:
         self._buffer, self._sends = buffer, sends
         self._direct = buffer is not None and (device is None or device.type == "cpu")
-        count = 0 if self._direct else _IN_FLIGHT
-        self._spare = deque(torch.empty(bucket_bytes, dtype=torch.uint8, device=device or "cpu") for _ in range(count))
+        self._spare: deque[torch.Tensor] = deque()
+        if not self._direct:
+            import torch
+
+            self._spare += (torch.empty(bucket_bytes, dtype=torch.uint8, device=device or "cpu") for _ in range(_IN_FLIGHT))
 
     def bucket(self, start: int, stop: int) -> torch.Tensor:
         """uint8 [stop - start]: what the collective reads (sender) or fills (receiver)."""

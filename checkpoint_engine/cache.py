@@ -11,13 +11,16 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-
-import torch
+from typing import TYPE_CHECKING
 
 from checkpoint_engine.arena import Arena
 from checkpoint_engine.copy_out import copy_out
 from checkpoint_engine.manifest import Manifest, view_tensor
 from checkpoint_engine.weights_id import WeightsId
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
 
 Clock = Callable[[], float]
 
@@ -124,7 +127,7 @@ class HostCache:
                 reservation.slot.tainted |= tainted
             self._changed.notify_all()
 
-    def put(self, weights: WeightsId, tensors: Iterable[tuple[str, torch.Tensor]]) -> Manifest:
+    def put(self, weights: WeightsId, tensors: Iterable[tuple[str, torch.Tensor | np.ndarray]]) -> Manifest:
         """Copy a version in and serve it; digests stay empty. Raises NoFreeSlot without touching `tensors`."""
         reservation = self.reserve(weights)
         if reservation is None:

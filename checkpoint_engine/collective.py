@@ -7,19 +7,23 @@ its running operations, so it can take that timeout (the interpreter lock is fre
 and an abandoned group is deleted by a thread of its own.
 
 gloo, nccl, hccl and the store are neither encrypted nor authenticated: for trusted networks only.
+
+torch is imported where a group is made, not here: who only pulls needs none. `import_torch` does it beforehand, for a group has 2 s to form.
 """
 
 from __future__ import annotations
 
+import importlib
 import socket
 import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-import torch.distributed as dist
+if TYPE_CHECKING:
+    import torch
+    import torch.distributed as dist
 
 MOST_TIMEOUT_S = 10.0
 FORM_S = 2.0
@@ -33,6 +37,11 @@ class GroupError(RuntimeError):
 
 class Abandoned(GroupError):
     """Someone said that the group is over (a death notice, a newer epoch)."""
+
+
+def import_torch() -> None:
+    """Pay for the import now: seconds, where it was not imported yet."""
+    importlib.import_module("torch.distributed")
 
 
 def check_timeout(timeout_s: float) -> float:
@@ -61,6 +70,8 @@ class Group:
 
     def __init__(self, store: dist.Store, rank: int, world: int, host: str, timeout_s: float, backend: str = "gloo") -> None:
         """Blocks until all `world` ranks came, for at most min(FORM_S, timeout_s). `host`: the local address this rank is reached at."""
+        import torch.distributed as dist
+
         self.rank, self.world, self.backend = rank, world, backend
         self._timeout_s = check_timeout(timeout_s)
         form_s = min(FORM_S, timeout_s)
@@ -121,6 +132,8 @@ class Group:
 
 def host_store(host: str, timeout_s: float) -> dist.TCPStore:
     """Rank 0's store on a free port of `host`."""
+    import torch.distributed as dist
+
     listener = listen(host)
     port = listener.getsockname()[1]
     deadline = timedelta(seconds=check_timeout(timeout_s))
@@ -129,6 +142,8 @@ def host_store(host: str, timeout_s: float) -> dist.TCPStore:
 
 def join_store(host: str, port: int, timeout_s: float) -> dist.TCPStore:
     """A receiver's connection to the store. Raises GroupError when nobody answers in time."""
+    import torch.distributed as dist
+
     try:
         return dist.TCPStore(host, port, None, False, timedelta(seconds=check_timeout(timeout_s)), wait_for_workers=False)
     except (RuntimeError, dist.DistError) as error:
@@ -136,6 +151,8 @@ def join_store(host: str, port: int, timeout_s: float) -> dist.TCPStore:
 
 
 def _make(store: dist.Store, rank: int, world: int, host: str, timeout_s: float, backend: str) -> Any:
+    import torch.distributed as dist
+
     timeout = timedelta(seconds=timeout_s)
     if backend == "gloo":
         options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # the only way to bind one address

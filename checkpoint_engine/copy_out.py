@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-import torch
+import numpy as np
 
 from checkpoint_engine.arena import Arena
-from checkpoint_engine.manifest import Manifest, TensorMeta, align_up, dtype_name, view_tensor
+from checkpoint_engine.manifest import Manifest, TensorMeta, align_up, dtype_name, view_array, view_tensor
 from checkpoint_engine.weights_id import WeightsId
 
+if TYPE_CHECKING:
+    import torch
 
-def copy_out(arena: Arena, weights: WeightsId, tensors: Iterable[tuple[str, torch.Tensor]]) -> Manifest:
+
+def copy_out(arena: Arena, weights: WeightsId, tensors: Iterable[tuple[str, torch.Tensor | np.ndarray]]) -> Manifest:
     """Walk `tensors` once and copy each into the arena, which grows as needed; one copy a tensor, from any device, of any strides.
+    An ndarray is taken too, without torch.
 
     Returns the manifest with empty digests. The layout is found while walking: nothing has to be gathered beforehand.
     """
@@ -23,11 +28,13 @@ def copy_out(arena: Arena, weights: WeightsId, tensors: Iterable[tuple[str, torc
         if name in names:
             raise ValueError(f"tensor {name!r} was yielded twice: nothing is published; publish a tied weight once")
         names.add(name)
-        meta = TensorMeta(name, dtype_name(tensor.dtype), tuple(tensor.shape), align_up(end), tensor.numel() * tensor.element_size())
+        meta = TensorMeta(name, dtype_name(tensor.dtype), tuple(tensor.shape), align_up(end), tensor.nbytes)
         end = meta.offset + meta.nbytes
         if end > arena.nbytes:
             arena.grow(max(end, arena.nbytes * 3 // 2))
-        if meta.nbytes:
+        if isinstance(tensor, np.ndarray):
+            view_array(arena.array, meta)[...] = tensor
+        elif meta.nbytes:
             view_tensor(arena.tensor(), meta).copy_(tensor.detach())
         metas.append(meta)
     return Manifest(weights, tuple(metas), end)

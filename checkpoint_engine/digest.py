@@ -7,13 +7,16 @@ from the keys of the connection.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
-import torch
 import xxhash
 
 from checkpoint_engine.manifest import Manifest, TensorMeta, dtype_name
+
+if TYPE_CHECKING:
+    import torch
 
 
 def bytes_digest(data: np.ndarray) -> str:
@@ -29,6 +32,8 @@ def version_digest(tensors: Iterable[TensorMeta]) -> str:
 
 def tensor_digest(tensor: torch.Tensor) -> str:
     """Digest of a tensor's values in C order, whatever its strides or device. A contiguous CPU tensor is read in place."""
+    import torch
+
     plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
     return bytes_digest(plain.reshape(-1).view(torch.uint8).numpy())
 

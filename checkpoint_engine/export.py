@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from checkpoint_engine.cache import Lease
-from checkpoint_engine.manifest import Manifest, TensorMeta, dtype_of
+from checkpoint_engine.manifest import Manifest, TensorMeta, element_bytes
 from checkpoint_engine.weights_id import WeightsId
 
 WEIGHTS_FILE = "model.safetensors"
@@ -59,7 +59,7 @@ def _id_record(weights: WeightsId) -> dict[str, str | int]:
 
 def _header(manifest: Manifest) -> tuple[bytes, list[TensorMeta]]:
     """The format allows no holes: tensors are packed, widest elements first, so that each is aligned to its own size."""
-    order = sorted(manifest.tensors, key=lambda meta: (-dtype_of(meta.dtype).itemsize, meta.name))
+    order = sorted(manifest.tensors, key=lambda meta: (-element_bytes(meta.dtype), meta.name))
     entries: dict[str, object] = {"__metadata__": {"format": "pt", "weights": str(manifest.weights)}}
     offset = 0
     for meta in order:

@@ -23,7 +23,7 @@ from checkpoint_engine.broadcast import broadcast_buffer
 from checkpoint_engine.cache import HostCache, Lease
 from checkpoint_engine.collective import FORM_S, Group, GroupError
 from checkpoint_engine.membership import Members
-from checkpoint_engine.rendezvous import MOST_NOTES, Board, BoardStore
+from checkpoint_engine.rendezvous import MOST_NOTES, Board
 from checkpoint_engine.weights_id import WeightsId
 
 INVITE_S = 0.5
@@ -199,6 +199,8 @@ class Fanout:
 
     def _make_group(self, epoch: _Epoch, world: int) -> None:
         """In the broadcast thread."""
+        from checkpoint_engine.board_store import BoardStore
+
         settings = self._settings
         store = BoardStore(epoch.board.post, epoch.board.await_note, FORM_S)
         epoch.group = Group(store, 0, world, settings.host, settings.timeout_s, settings.backend)

@@ -19,7 +19,7 @@ import zmq
 from checkpoint_engine import messages as m
 from checkpoint_engine.broadcast import check_bucket
 from checkpoint_engine.cache import HostCache, Reservation
-from checkpoint_engine.collective import check_timeout
+from checkpoint_engine.collective import check_timeout, import_torch
 from checkpoint_engine.deadline import clamp_s
 from checkpoint_engine.digest import digested
 from checkpoint_engine.export import export_weights
@@ -67,6 +67,8 @@ class Publisher:
             raise ValueError(f"transport = {transport!r} is unknown: nothing would be sent; use 'collective' or 'pull'")
         settings = FanoutSettings(check_bucket(bucket_bytes), check_timeout(group_timeout_s), host_of(bind), backend)
         self._model, self._collective = model, transport == "collective"
+        if self._collective:
+            import_torch()
         self._on_published = on_published
         self._router, self.endpoint = bind_router(bind, secure)
         self._wakeup = Wakeup()

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import torch
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
@@ -20,7 +19,11 @@ from checkpoint_engine.manifest import Manifest
 from checkpoint_engine.weights_id import WeightsId
 from checkpoint_engine.wire import Reply, Secure, connect_dealer, decode_from_publisher, encode
 
-Tensors = Iterable[tuple[str, torch.Tensor]] | Callable[[], Iterable[tuple[str, torch.Tensor]]]
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+Tensors: TypeAlias = "Iterable[tuple[str, torch.Tensor | np.ndarray]] | Callable[[], Iterable[tuple[str, torch.Tensor | np.ndarray]]]"
 
 
 class PublisherGone(TimeoutError):
@@ -101,7 +104,7 @@ class PublisherClient:
         self._spare.close()
         self._mappings.close()
 
-    def _fill(self, slot: m.Slot, weights: WeightsId, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
+    def _fill(self, slot: m.Slot, weights: WeightsId, tensors: Iterable[tuple[str, torch.Tensor | np.ndarray]]) -> None:
         began = time.perf_counter()
         try:
             arena, self.path = self._mappings.attach(slot.descriptor), "shared"

@@ -16,6 +16,7 @@ import zmq
 
 from checkpoint_engine import messages as m
 from checkpoint_engine.cache import HostCache, Lease
+from checkpoint_engine.collective import import_torch
 from checkpoint_engine.digest import DigestMismatch
 from checkpoint_engine.link import Link
 from checkpoint_engine.manifest import ManifestError
@@ -70,6 +71,8 @@ class Receiver:
         self.member = member
         self.counters = Counters()
         self._collective = collective
+        if collective:
+            import_torch()
         self._on_ready, self._on_error, self._on_transfer = on_ready, on_error, on_transfer
         self._cache = HostCache(spare)
         self._closing = threading.Event()

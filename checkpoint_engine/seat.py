@@ -13,7 +13,6 @@ from checkpoint_engine.collective import Group, GroupError, address_towards
 from checkpoint_engine.digest import DigestMismatch, Verifier
 from checkpoint_engine.link import Link
 from checkpoint_engine.manifest import Manifest, ManifestError, check_manifest
-from checkpoint_engine.rendezvous import BoardStore
 from checkpoint_engine.weights_id import WeightsId
 
 
@@ -45,6 +44,8 @@ class Seat:
 
     def take(self, record: m.Form) -> None:
         """Blocks until the group stands. Raises SeatLost when it does not in time, or is over before."""
+        from checkpoint_engine.board_store import BoardStore
+
         self.leave()
         place, epoch = record.place, record.epoch
 

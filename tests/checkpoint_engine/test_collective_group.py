@@ -17,9 +17,10 @@ import torch
 from ce_helpers import eventually, open_files, settled, threads
 from torch.distributed import FileStore
 
+from checkpoint_engine.board_store import BoardStore
 from checkpoint_engine.broadcast import broadcast_buffer, check_bucket
 from checkpoint_engine.collective import Abandoned, Group, GroupError, host_store
-from checkpoint_engine.rendezvous import Board, BoardStore
+from checkpoint_engine.rendezvous import Board
 
 HOST = "127.0.0.1"
 
