@@ -8,6 +8,7 @@ import msgspec
 
 from asyncflow.config.settings import Settings
 
+TORCH = "torch"  # the engine that needs no import path
 OldLogprobs = Literal["recompute", "forward", "behaviour"]
 Control = Literal["none", "zero_advantages", "shuffle_rewards"]
 
@@ -15,6 +16,7 @@ Control = Literal["none", "zero_advantages", "shuffle_rewards"]
 class AlgorithmSettings(Settings, frozen=True):
     """How trained groups become new weights."""
 
+    engine: str = TORCH  # "torch", or "module:function" of another train engine's factory, which then has micro-batches and loss of its own.
     loss: str = "asyncflow.algorithms.loss:PolicyLoss"  # "module:name" of the loss, called with these settings.
     learning_rate: float = 3e-4  # Peak learning rate of AdamW.
     warmup_steps: int = 0  # Steps over which the learning rate rises from 0.

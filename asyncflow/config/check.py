@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from asyncflow.config.errors import ConfigError
-from asyncflow.config.models import COMPUTED
-from asyncflow.config.root import POLICY, RunConfig
-from asyncflow.config.rules import paths, roles, shape, stages, update
+from asyncflow.config.errors import SettingError
+from asyncflow.config.root import RunConfig
+from asyncflow.config.rules import models, numbers, observe, paths, roles, shape, stages, unbuilt, update
 
-RULES: tuple[Callable[[RunConfig], None], ...] = (
+Rule = Callable[[RunConfig], None]
+"""Raises SettingError for the first thing that breaks it."""
+
+RULES: tuple[Rule, ...] = (
     shape.length,
-    shape.numbers,
+    paths.shapes,
+    numbers.numbers,
     update.optimizer,
     update.group_size,
     shape.decode_shape,
-    stages.models,
+    models.models,
     stages.stage_entries,
     stages.stage_columns,
     stages.stage_order,
@@ -25,44 +28,38 @@ RULES: tuple[Callable[[RunConfig], None], ...] = (
     roles.wires,
     shape.byte_budget,
     shape.byte_capacity,
+    observe.observe,
+)
+
+RUNNABLE: tuple[Rule, ...] = (
+    unbuilt.ranks,
+    unbuilt.devices,
+    unbuilt.cluster,
+    unbuilt.publishers,
+    unbuilt.dtypes,
+    unbuilt.trained_models,
+    paths.named_task,
 )
 
 
 def check(config: RunConfig) -> None:
-    """Raises ConfigError for the first rule that is broken. Says nothing on whether this machine can run it: see `check_runnable`."""
+    """Raises SettingError for the first rule that is broken. Says nothing on whether this machine can run it: see `check_runnable`."""
     for rule in RULES:
         rule(config)
 
 
 def check_runnable(config: RunConfig) -> None:
-    """Refuse what is well formed but not built yet, and code that is not there. Raises ConfigError."""
-    _refuse_unbuilt_places(config)
-    _refuse_unbuilt_models(config)
-    paths.import_paths(config)
+    """Refuse what is well formed but not built yet, and code that is not there. Raises SettingError."""
+    for rule in (*RUNNABLE, paths.import_paths, observe.packages):
+        rule(config)
 
 
-def _refuse_unbuilt_places(config: RunConfig) -> None:
-    workers = config.resources["trainer"].workers
-    if workers > 1:
-        raise ConfigError(f"resources.trainer.workers = {workers}: training on several ranks is not there yet; set it to 1")
-    placed = [role for role, settings in config.resources.items() if settings.devices != "cpu"]
-    if placed:
-        where = f"resources.{placed[0]}.devices = {config.resources[placed[0]].devices}"
-        raise ConfigError(f'{where}: workers compute on the CPU so far, so the device would stay idle; set it to "cpu"')
-    if config.cluster.kind != "cpu":
-        raise ConfigError(f"cluster.kind = {config.cluster.kind!r}: accelerators are not there yet, so they would stay idle. Fix: cluster.kind=cpu")
-    publishers = config.resources["publisher"].workers
-    if publishers != 1:
-        raise ConfigError(f"resources.publisher.workers = {publishers}: there is one publisher a trained model; set it to 1")
-
-
-def _refuse_unbuilt_models(config: RunConfig) -> None:
-    for name, model in config.models.items():
-        if model.dtype != COMPUTED:
-            raise ConfigError(
-                f"models.{name}.dtype = {model.dtype!r}: computing in it is not there yet, so the model would run in {COMPUTED} all the same. "
-                f"Fix: models.{name}.dtype={COMPUTED}"
-            )
-    followed = {stage.model for stage in config.stages.values() if stage.model is not None and not config.models[stage.model].frozen}
-    if followed != {POLICY}:
-        raise ConfigError(f"models {sorted(followed)} are trained: training several in one run is not there yet; freeze all but one")
+def refusals(config: RunConfig) -> list[str]:
+    """Every reason for which `train` would refuse a configuration that is well formed: one a rule, in the order in which `train` names them."""
+    found = []
+    for rule in RUNNABLE:
+        try:
+            rule(config)
+        except SettingError as error:
+            found.append(str(error))
+    return found

@@ -6,6 +6,7 @@ name of the tree can be overridden (`staleness=4`, `resources.rollout.workers=2`
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,13 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from asyncflow.config.check import check
-from asyncflow.config.errors import ConfigError, did_you_mean
-from asyncflow.config.overrides import check_keys, is_addition, refuse_missing_entry
+from asyncflow.config.errors import ABSENT, SettingError
+from asyncflow.config.overrides import blame, check_keys
+from asyncflow.config.recipe import check_yaml, find_recipe
 from asyncflow.config.root import RunConfig
-from asyncflow.config.typed import typed
+from asyncflow.config.typed import fix_of, setting_at, typed
 
+FAULTS = (HydraException, ConfigCompositionException, OmegaConfBaseException, yaml.YAMLError, OSError)  # what composing may raise
 BASE, ROOT = "asyncflow_defaults", "asyncflow_run"  # names of the two generated nodes in Hydra's config store
 
 
@@ -34,34 +37,26 @@ def load(recipe: str | Path, overrides: list[str] | None = None) -> RunConfig:
     return config
 
 
-def find_recipe(recipe: str | Path) -> Path:
-    """The YAML file of a recipe: the file itself, or `config.yaml` of a folder."""
-    path = Path(recipe)
-    path = path / "config.yaml" if path.is_dir() else path
-    if path.is_file():
-        if path.suffix == ".yaml":
-            return path.resolve()
-        raise ConfigError(f"recipe {str(recipe)!r}: a recipe is a YAML file NAME.yaml, or a folder with a config.yaml; nothing was started. Name one")
-    recipes = [str(found.parent) for found in sorted(Path("recipes").glob("*/config.yaml"))]
-    hint = f"; {did_you_mean(str(recipe), recipes)}" if recipes else "; give a folder with a config.yaml, or a YAML file"
-    raise ConfigError(f"recipe {str(recipe)!r}: there is no such file or folder with a config.yaml{hint}")
-
-
 def compose_plain(path: Path, overrides: list[str]) -> dict[str, Any]:
     """Defaults, YAML and overrides merged by Hydra into plain data, interpolations resolved."""
+    check_yaml(path)
     check_keys(overrides)
-    store = ConfigStore.instance()
-    store.store(name=BASE, node=OmegaConf.create(msgspec.to_builtins(RunConfig())))
-    store.store(name=ROOT, node=OmegaConf.create({"defaults": [BASE, path.stem, "_self_"]}))
+    _store_defaults()
+    ConfigStore.instance().store(name=ROOT, node=OmegaConf.create({"defaults": [BASE, path.stem, "_self_"]}))
     try:
-        plain = OmegaConf.to_container(_compose(path, overrides), resolve=True, throw_on_missing=True)
-    except (HydraException, ConfigCompositionException, OmegaConfBaseException, yaml.YAMLError) as error:
-        _explain(path, overrides)
-        raise ConfigError(f"{path.name}: {_first_lines(error)}") from None
-    except OSError as error:
-        raise ConfigError(f"{path}: {error}") from None
-    assert isinstance(plain, dict)
-    return {str(key): value for key, value in plain.items()}
+        composed = _compose(path, overrides)
+    except FAULTS as error:
+        raise _blamed(path, overrides, error) from None
+    try:
+        return _plain(OmegaConf.to_container(composed, resolve=True, throw_on_missing=True))
+    except OmegaConfBaseException as error:
+        raise _unresolved(composed, error) from None
+
+
+@functools.cache
+def _store_defaults() -> None:
+    """Once a process: Hydra copies what it takes from its store."""
+    ConfigStore.instance().store(name=BASE, node=OmegaConf.create(msgspec.to_builtins(RunConfig())))
 
 
 def _compose(path: Path, overrides: list[str]) -> DictConfig:
@@ -71,14 +66,41 @@ def _compose(path: Path, overrides: list[str]) -> DictConfig:
         return compose(config_name=ROOT, overrides=overrides)
 
 
-def _explain(path: Path, overrides: list[str]) -> None:
-    """Compose without the overrides that want something to be there, and refuse the one that does not find it."""
-    try:
-        tree = OmegaConf.to_container(_compose(path, [override for override in overrides if is_addition(override)]))
-    except (HydraException, OmegaConfBaseException, yaml.YAMLError):
-        return  # something else is wrong too, and the caller says what
+def _plain(tree: Any) -> dict[str, Any]:
     assert isinstance(tree, dict)
-    refuse_missing_entry({str(key): value for key, value in tree.items()}, overrides)
+    return {str(key): value for key, value in tree.items()}
+
+
+def _blamed(path: Path, overrides: list[str], error: BaseException) -> SettingError:
+    """Apply one override after the other: the first that fails is to blame, else it is the file."""
+    tree: dict[str, Any] | None = None
+    for count in range(len(overrides) + 1):
+        try:
+            tree = _plain(OmegaConf.to_container(_compose(path, overrides[:count])))
+        except FAULTS as fault:
+            if tree is not None:
+                return blame(tree, overrides[count - 1], _first_lines(fault))
+            break
+    return SettingError(
+        f"recipe {path.name!r}", rule=_first_lines(error), consequence="it cannot be composed, so nothing was started", advice="mend the file"
+    )
+
+
+def _unresolved(composed: DictConfig, error: OmegaConfBaseException) -> SettingError:
+    """An interpolation that leads nowhere, or a value that is still to be given (???)."""
+    key = str(error.full_key or "")
+    kind, default = setting_at(key)
+    mended = fix_of(key, "", kind, default) if kind is not None else {"advice": f"give {key} a value"}
+    rule = f"it cannot be resolved ({_first_lines(error)}); ${{KEY}} names another setting, all of them: docs/configuration.md"
+    return SettingError(key, _raw(composed, key), rule=rule, consequence="its value is not known, so nothing was started", **mended)
+
+
+def _raw(composed: DictConfig, key: str) -> Any:
+    """The value as it is written, unresolved."""
+    node: Any = OmegaConf.to_container(composed)
+    for part in key.split("."):
+        node = node[part] if isinstance(node, dict) and part in node else ABSENT
+    return node
 
 
 def _first_lines(error: BaseException) -> str:

@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from asyncflow.config.errors import SettingError, as_value
 from asyncflow.config.settings import Settings
 
 LOOP_ROLES = ("source", "rollout", "trainer", "publisher")  # roles with a loop of their own; every other role lists its stages
@@ -54,12 +55,12 @@ class Place(msgspec.Struct, frozen=True):
 def place(resources: dict[str, ResourceSettings], cluster: ClusterSettings) -> list[Place]:
     """Every worker of the run with its devices: explicit indexes as given, counts from what is left, in the order of the roles.
 
-    Raises ValueError naming the role when indexes overlap, lie outside the cluster, are too few, or do not divide among the workers.
+    Raises SettingError naming the role when indexes overlap, lie outside the cluster, are too few, or do not divide among the workers.
     """
     free = _free_devices(resources, cluster)
     places: list[Place] = []
     for role, settings in resources.items():
-        owned = _devices_of(role, settings, free)
+        owned = _devices_of(role, settings, free, cluster)
         share = len(owned) // settings.workers
         for index in range(settings.workers):
             devices = tuple(owned[index * share : (index + 1) * share])
@@ -70,31 +71,63 @@ def place(resources: dict[str, ResourceSettings], cluster: ClusterSettings) -> l
 def _free_devices(resources: dict[str, ResourceSettings], cluster: ClusterSettings) -> list[int]:
     """Indexes that no role names."""
     owner: dict[int, str] = {}
-    for role, settings in resources.items():
-        for device in settings.devices if isinstance(settings.devices, tuple) else ():
+    named = {role: settings.devices for role, settings in resources.items() if isinstance(settings.devices, tuple)}
+    for role, devices in named.items():
+        for device in devices:
             if device in owner:
-                raise ValueError(f"resources.{role}.devices names device {device}, which {owner[device]} has: a device serves one role; take another")
+                taken = {index for others in named.values() for index in others}
+                spare = [index for index in range(cluster.devices) if index not in taken]
+                raise _shared(role, devices, device, owner, spare[:1], resources[role].workers)
             if not 0 <= device < cluster.devices:
-                raise ValueError(f"resources.{role}.devices names device {device}; cluster.devices = {cluster.devices}, so indexes are below it")
+                raise _outside(role, devices, device, cluster)
             owner[device] = role
     return [device for device in range(cluster.devices) if device not in owner]
 
 
-def _devices_of(role: str, settings: ResourceSettings, free: list[int]) -> list[int]:
+def _shared(role: str, devices: tuple[int, ...], device: int, owner: dict[int, str], spare: list[int], workers: int) -> SettingError:
+    """`device` is named twice; a spare one may take its place."""
+    left = [index for index in dict.fromkeys(devices) if owner.get(index) in (None, role) and (index != device or owner[device] == role)] + spare
+    return SettingError(
+        f"resources.{role}.devices",
+        devices,
+        rule=f"it names device {device}, which {owner[device]} has, and a device serves one worker",
+        consequence="two workers would share its memory",
+        fix=[f"resources.{role}.devices={as_value(left)}"] if left and len(left) % workers == 0 else [f"resources.{role}.devices=cpu"],
+        advice="or take it from the other",
+    )
+
+
+def _outside(role: str, devices: tuple[int, ...], device: int, cluster: ClusterSettings) -> SettingError:
+    return SettingError(
+        f"resources.{role}.devices",
+        devices,
+        rule=f"it names device {device}, which is none of cluster.devices = {cluster.devices}, whose indexes begin at 0",
+        consequence="the role cannot be placed",
+        fix=accelerators(max(devices) + 1, cluster) if device >= 0 else [f"resources.{role}.devices={len(devices)}"],
+        advice="or other indexes",
+    )
+
+
+def _devices_of(role: str, settings: ResourceSettings, free: list[int], cluster: ClusterSettings) -> list[int]:
     if settings.devices == "cpu":
         return []
+    key, workers = f"resources.{role}.devices", settings.workers
+    count = settings.devices if isinstance(settings.devices, int) else len(settings.devices)
+    if count < 1 or count % workers:
+        fits = max(count // workers, 1) * workers
+        fix = [f"{key}={fits}"] if isinstance(settings.devices, int) and count > 0 and fits <= len(free) else [f"{key}=cpu"]
+        rule = f"{count} devices do not divide among {workers} workers: every worker gets the same number, at least 1"
+        advice = f'or change resources.{role}.workers ("cpu": no device)'
+        raise SettingError(key, settings.devices, rule=rule, consequence="the role cannot be placed", fix=fix, advice=advice)
     if isinstance(settings.devices, tuple):
-        owned = list(settings.devices)
-    else:
-        if settings.devices > len(free):
-            raise ValueError(
-                f"resources.{role}.devices = {settings.devices}, but only {len(free)} devices are left of cluster.devices: "
-                f"the role cannot be placed; give other roles fewer or raise cluster.devices"
-            )
-        owned = [free.pop(0) for _ in range(settings.devices)]
-    if not owned or len(owned) % settings.workers:
-        raise ValueError(
-            f"resources.{role}: {len(owned)} devices do not divide among {settings.workers} workers: every worker gets the same number, at least 1; "
-            f'change workers or devices ("cpu" for none)'
-        )
-    return owned
+        return list(settings.devices)
+    if count > len(free):
+        rule = f"only {len(free)} devices are left of cluster.devices = {cluster.devices}"
+        fix = accelerators(cluster.devices + count - len(free), cluster)
+        raise SettingError(key, count, rule=rule, consequence="the role cannot be placed", fix=fix, advice="or give roles fewer")
+    return [free.pop(0) for _ in range(count)]
+
+
+def accelerators(count: int, cluster: ClusterSettings) -> list[str]:
+    """Overrides that make a cluster of `count` accelerators out of this one."""
+    return [f"cluster.devices={count}", *(["cluster.kind=cuda"] if cluster.kind == "cpu" else [])]

@@ -11,6 +11,7 @@ from asyncflow.config.evaluation import EvaluationSettings
 from asyncflow.config.flow import FlowSettings
 from asyncflow.config.limits import LimitSettings
 from asyncflow.config.models import ModelSettings
+from asyncflow.config.observe import ObserveSettings
 from asyncflow.config.queue import QueueSettings
 from asyncflow.config.resources import ClusterSettings, Place, ResourceSettings, default_resources, place
 from asyncflow.config.rollout import RolloutSettings
@@ -47,6 +48,7 @@ class RunConfig(Settings, frozen=True):
     resources: dict[str, ResourceSettings] = msgspec.field(default_factory=default_resources)  # Workers by role.
     queue: QueueSettings = msgspec.field(default_factory=QueueSettings)  # Controller and shards.
     limits: LimitSettings = msgspec.field(default_factory=LimitSettings)  # Deadlines and bounds.
+    observe: ObserveSettings = msgspec.field(default_factory=ObserveSettings)  # Who follows the run while it goes on.
 
     def encode(self) -> bytes:
         """JSON that `decode` reads back to an equal record; what a worker receives at registration."""

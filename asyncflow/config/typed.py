@@ -9,17 +9,20 @@ from typing import Any
 
 import msgspec
 
-from asyncflow.config.errors import ConfigError, did_you_mean
+from asyncflow.config.errors import SettingError, as_value, closest, did_you_mean
+from asyncflow.config.names import entry_type, struct_of, unknown_setting
 from asyncflow.config.root import RunConfig
 
 REMOVABLE = ("stages", "resources", "models")  # a null entry in these removes the default of that name
 WORDS = {int: "an integer", float: "a number", str: "a text", bool: "true or false", type(None): "null", dict: "a mapping"}
+MOST_INT = 1 << 63  # workers receive the configuration in 64-bit integers
+EXAMPLES = {"dtype": "float32"}  # for settings without a default
 
 
 def typed(plain: dict[str, Any]) -> RunConfig:
-    """Convert plain data. Raises ConfigError for an unknown or missing key or a value of the wrong type, naming its path."""
+    """Convert plain data. Raises SettingError for an unknown or missing key or a value of the wrong type, naming its path."""
     plain = {key: _without_null(value) if key in REMOVABLE else value for key, value in plain.items()}
-    refuse_wrong(plain, RunConfig)
+    refuse_wrong(plain, RunConfig, default=RunConfig())
     return msgspec.convert(plain, RunConfig)
 
 
@@ -27,73 +30,115 @@ def _without_null(entries: Any) -> Any:
     return {key: value for key, value in entries.items() if value is not None} if isinstance(entries, dict) else entries
 
 
-def refuse_wrong(plain: Any, kind: Any, path: str = "") -> None:
-    """Walk plain data beside the type it is meant for, and refuse the first thing that does not fit."""
-    struct = _struct_of(kind)
+def refuse_wrong(plain: Any, kind: Any, path: str = "", default: Any = msgspec.NODEFAULT) -> None:
+    """Walk plain data beside the type it is meant for and the defaults, and refuse the first thing that does not fit."""
+    struct, entry = struct_of(kind), entry_type(kind)
     if struct is not None and isinstance(plain, dict):
-        refuse_unknown(plain, struct, path)
         _refuse_missing(plain, struct, path)
-        hints = typing.get_type_hints(struct)
+        hints, defaults = typing.get_type_hints(struct), _defaults(struct, default)
         for key, value in plain.items():
-            refuse_wrong(value, hints[key], _join(path, key))
-    elif typing.get_origin(kind) is dict and isinstance(plain, dict):
+            if key not in hints:
+                raise unknown_setting(path, str(key), struct, value)
+            refuse_wrong(value, hints[key], _join(path, key), defaults[key])
+    elif entry is not None and isinstance(plain, dict):
         for key, value in plain.items():
-            refuse_wrong(value, typing.get_args(kind)[1], _join(path, key))
+            refuse_wrong(value, entry, _join(path, key), default.get(key, msgspec.NODEFAULT) if isinstance(default, dict) else msgspec.NODEFAULT)
     else:
-        _refuse_value(plain, kind, path)
+        _refuse_value(plain, kind, path, default)
 
 
-def refuse_unknown(plain: dict[str, Any], struct: type, path: str) -> None:
-    """Refuse keys that the record does not have."""
-    known = typing.get_type_hints(struct)
-    for key in plain:
-        if key not in known:
-            where = _join(path, key)
-            raise ConfigError(f"{where}: there is no such setting, {did_you_mean(str(key), known)} (nothing was started; see docs/configuration.md)")
-
-
-def unknown_override(key: str) -> None:
-    """Refuse a dotted key of the command line that leads nowhere. Entries of mappings (`stages.mine`) are free to be new."""
-    kind: Any = RunConfig
-    path = ""
-    for part in key.split("."):
-        struct = _struct_of(kind)
-        if struct is not None:
-            refuse_unknown({part: None}, struct, path)
-            kind = typing.get_type_hints(struct)[part]
-        elif typing.get_origin(kind) is dict:
-            kind = typing.get_args(kind)[1]
-        else:
-            return  # inside free options: their owner checks them
-        path = _join(path, part)
+def _defaults(struct: type, default: Any) -> dict[str, Any]:
+    """What each setting of a record is where nobody sets it: NODEFAULT where somebody must."""
+    if isinstance(default, struct):
+        return {name: getattr(default, name) for name in typing.get_type_hints(struct)}
+    return {
+        setting.name: setting.default if setting.default_factory is msgspec.NODEFAULT else setting.default_factory()
+        for setting in msgspec.structs.fields(struct)
+    }
 
 
 def _refuse_missing(plain: dict[str, Any], struct: type, path: str) -> None:
     for setting in msgspec.structs.fields(struct):
         if setting.required and setting.name not in plain:
-            raise ConfigError(
-                f"{_join(path, setting.name)}: it is missing, and it has no default (nothing was started). "
-                f"Fix: {_join(path, setting.name)}=<{in_words(typing.get_type_hints(struct)[setting.name])}>"
+            where = _join(path, setting.name)
+            raise SettingError(
+                where,
+                rule=f"it is missing and has no default, it must be {in_words(typing.get_type_hints(struct)[setting.name])}",
+                consequence="what it describes could not be made, so nothing was started",
+                fix=[f"++{where}={EXAMPLES[setting.name]}"] if setting.name in EXAMPLES else [],
+                advice=f"or give it beside the others of {path!r}",
             )
 
 
-def _refuse_value(value: Any, kind: Any, path: str) -> None:
+def _refuse_value(value: Any, kind: Any, path: str, default: Any) -> None:
     if isinstance(value, float) and not math.isfinite(value):
-        raise ConfigError(f"{path} = {value}: it must be finite; workers receive it as JSON, which has no other. Fix: {path}=<a finite number>")
+        consequence = "workers receive it as JSON, which has no other, so nothing was started"
+        raise SettingError(path, value, rule="it must be finite", consequence=consequence, **fix_of(path, value, kind, default))
+    if isinstance(value, int) and abs(value) >= MOST_INT:
+        consequence = "workers receive it in 64 bits, so nothing was started"
+        raise SettingError(path, value, rule=f"it must be below {MOST_INT}", consequence=consequence, **fix_of(path, value, kind, default))
     try:
         msgspec.convert(value, kind)
     except msgspec.ValidationError:
-        raise ConfigError(f"{path} = {value!r}: it must be {in_words(kind)} (nothing was started). Fix: {path}=<{in_words(kind)}>") from None
+        rule = f"it must be {in_words(kind)}{' (null is not allowed)' if value is None else ''}{_meant(value, kind)}"
+        consequence = "no part of the run could read it, so nothing was started"
+        raise SettingError(path, value, rule=rule, consequence=consequence, **fix_of(path, value, kind, default)) from None
+
+
+def _meant(value: Any, kind: Any) -> str:
+    """For a misspelt word of an enumeration."""
+    words = _words(kind)
+    return f", {did_you_mean(value, words)}" if isinstance(value, str) and closest(value, words) is not None else ""
+
+
+def setting_at(key: str) -> tuple[Any, Any]:
+    """(type, default) of the setting with this dotted name; None as type where there is none, or where it is free."""
+    kind, default = typing.cast(Any, RunConfig), typing.cast(Any, RunConfig())
+    for part in key.split("."):
+        struct, entry = struct_of(kind), entry_type(kind)
+        if struct is not None and part in typing.get_type_hints(struct):
+            kind, default = typing.get_type_hints(struct)[part], _defaults(struct, default)[part]
+        elif entry is not None:
+            kind, default = entry, default.get(part, msgspec.NODEFAULT) if isinstance(default, dict) else msgspec.NODEFAULT
+        else:
+            return None, msgspec.NODEFAULT
+    return kind, default
+
+
+def fix_of(path: str, value: Any, kind: Any, default: Any, *others: Any) -> dict[str, Any]:
+    """The `fix` or `advice` of a SettingError: what was probably meant (`value`, one of `others`, or near them), else the default."""
+    for candidate in [found for meant in (value, *others) for found in _candidates(meant, kind)]:
+        try:
+            return {"fix": [f"{path}={as_value(msgspec.to_builtins(msgspec.convert(candidate, kind, strict=False)))}"]}
+        except (msgspec.ValidationError, OverflowError, ValueError):  # not this one
+            continue
+    if default is msgspec.NODEFAULT or isinstance(default, msgspec.Struct) or (isinstance(default, dict) and default):
+        return {"advice": f"give {in_words(kind)}, or remove {path!r}: then its defaults apply (docs/configuration.md)"}
+    return {"fix": [f"{path}={as_value(msgspec.to_builtins(default))}"]}
+
+
+def _candidates(value: Any, kind: Any) -> list[Any]:
+    """Values of which one may be what the user meant. Numbers beyond all bounds are not: the default takes their place."""
+    if isinstance(value, str):
+        near = closest(value, _words(kind))
+        return [value if near is None else near, [value]] if value else []
+    if isinstance(value, float):
+        return [round(value)] if abs(value) < MOST_INT else []  # NaN is below nothing
+    if isinstance(value, list):
+        return [value, *value[:1]] if len(value) < 2 or all(isinstance(entry, str) for entry in value) else []
+    return [[value]] if isinstance(value, int) and not isinstance(value, bool) and abs(value) < MOST_INT else []
+
+
+def _words(kind: Any) -> list[str]:
+    """The words of the enumerations in a type."""
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if origin is typing.Literal:
+        return [arg for arg in args if isinstance(arg, str)]
+    return [word for arg in args for word in _words(arg)] if origin in (typing.Union, types.UnionType) else []
 
 
 def _join(path: str, key: object) -> str:
     return f"{path}.{key}" if path else str(key)
-
-
-def _struct_of(kind: Any) -> type | None:
-    """The settings record in a type such as `X` or `X | None`."""
-    candidates = typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else (kind,)
-    return next((c for c in candidates if isinstance(c, type) and issubclass(c, msgspec.Struct)), None)
 
 
 def in_words(kind: Any) -> str:

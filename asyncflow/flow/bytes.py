@@ -20,11 +20,21 @@ def element_bytes(dtype: str) -> int:
     return EXTRA_DTYPES.get(dtype) or np.dtype(dtype).itemsize
 
 
+def column_bytes(config: RunConfig) -> dict[str, int]:
+    """Worst case of one group in bytes, by column: shared columns once, each other column of every sample at full length."""
+    shared = {column.name: _row_bytes(config, column) for column in SOURCE_COLUMNS}
+    rows = config.rollout.samples_per_prompt
+    return shared | {column.name: rows * _row_bytes(config, column) for name, stage in config.stages.items() for column in stage.columns(name)}
+
+
 def group_bytes(config: RunConfig) -> int:
-    """Worst case of one group in bytes: shared columns once, each other column of every sample at full length."""
-    shared = sum(_row_bytes(config, column) for column in SOURCE_COLUMNS)
-    row = sum(_row_bytes(config, column) for name, stage in config.stages.items() for column in stage.columns(name))
-    return shared + config.rollout.samples_per_prompt * row
+    """Worst case of one group in bytes."""
+    return sum(column_bytes(config).values())
+
+
+def prompt_bytes(config: RunConfig) -> int:
+    """Worst case in bytes of a prompt that waits for admission: a group that has no rows yet."""
+    return sum(_row_bytes(config, column) for column in SOURCE_COLUMNS)
 
 
 def _row_bytes(config: RunConfig, column: Column) -> int:

@@ -89,7 +89,7 @@ def test_a_wrong_override_is_refused_with_path_value_and_what_was_meant(tmp_path
 def test_an_added_entry_may_be_overridden_and_is_not_what_is_blamed(tmp_path: Path) -> None:
     added = ("+task.options.most=5", "task.options.most=6")
     assert load_text(tmp_path, MINIMAL, *added).task.options == {"most": 6}
-    with pytest.raises(ConfigError, match=r"^stages\.rewart: "):
+    with pytest.raises(ConfigError, match=r"^stages\.rewart\.limit = 3: stages\.rewart: there is no such entry"):
         load_text(tmp_path, MINIMAL, *added, "stages.rewart.limit=3")
 
 

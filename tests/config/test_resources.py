@@ -47,5 +47,5 @@ def test_devices_that_cannot_be_placed_are_refused(devices: int | tuple[int, ...
 
 def test_two_roles_cannot_name_one_device() -> None:
     resources = {"rollout": ResourceSettings(devices=(0, 1)), "trainer": ResourceSettings(devices=(1,))}
-    with pytest.raises(ValueError, match=r"trainer\.devices names device 1, which rollout has"):
+    with pytest.raises(ValueError, match=r"trainer\.devices = \[1\]: it names device 1, which rollout has"):
         place(resources, ClusterSettings(kind="cuda", devices=2))
