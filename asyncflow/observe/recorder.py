@@ -1,4 +1,4 @@
-"""The controller's observer: every event into `events.jsonl`, every commit into `metrics.jsonl`.
+"""The controller's observer: every event into `events.jsonl`, every commit into `metrics.jsonl`, every worker's recording into `timeline.jsonl`.
 
 It lives in the controller's process and is called by it, so it is cheap: an encoded line is kept in memory, a thread brings it to disk.
 """
@@ -13,9 +13,12 @@ from types import TracebackType
 import msgspec
 
 from asyncflow.observe.log import LineLog
-from asyncflow.observe.records import EVENTS, METRICS, StepRecord
+from asyncflow.observe.records import EVENTS, METRICS, StageDepth, StepRecord
 from asyncflow.observe.shares import Shares
+from asyncflow.observe.timeline import TimelineLog
 from transfer_queue.messages import Event, TopicStatus
+
+BAD_TRACE = "bad_trace"  # reason of the event that names a worker whose recording could not be read
 
 
 class Standing(msgspec.Struct, frozen=True):
@@ -33,7 +36,7 @@ def writable(event: Event) -> Event:
 
 
 class Recorder:
-    """Writes both logs of one run."""
+    """Writes the logs of one run."""
 
     def __init__(self, run_dir: Path, devices: int) -> None:
         """`devices`: over how many the per-device rate is taken. `standing` must be set before the first commit."""
@@ -41,6 +44,7 @@ class Recorder:
         self.standing: Callable[[str], Standing] | None = None  # topic → what to record of it, asked at each commit
         self._events = LineLog(run_dir / EVENTS)
         self._metrics = LineLog(run_dir / METRICS)
+        self._timeline = TimelineLog(run_dir)
         self._shares = Shares()
         self._lines = 0
         self._last_commit_s = 0.0
@@ -53,10 +57,17 @@ class Recorder:
         if event.kind == "commit":
             self._metrics.append(self._step(event))
 
+    def on_trace(self, member: str, role: str, trace: bytes, t_s: float) -> None:
+        """What a worker's heartbeat carried. One that cannot be read is counted, and the first of a worker is told in the event log."""
+        problem = self._timeline.add(member, role, trace, t_s)
+        if problem is not None and self._timeline.refused[member] == 1:
+            self.on_event(Event(t_s=t_s, kind="report", reason=BAD_TRACE, member=member, data={"problem": problem}))
+
     def _step(self, event: Event) -> StepRecord:
         assert self.standing is not None  # the controller's process sets it before the first request
         standing = self.standing(event.topic)
         topic = standing.topic
+        self._timeline.forget(standing.roles)
         info = {key: float(value) for key, value in event.data.items() if isinstance(value, int | float)}
         seconds = event.t_s - self._last_commit_s
         self._last_commit_s = event.t_s
@@ -79,12 +90,15 @@ class Recorder:
             tokens_per_s=rate,
             tokens_per_s_device=rate / self._devices if rate is not None else None,
             info=info,
+            stages={entry.name: StageDepth(entry.ready_rows, entry.leased_rows, entry.done_rows) for entry in topic.consumers},
+            costs=self._timeline.costs,
         )
 
     def close(self) -> None:
         """Everything is on disk afterwards."""
         self._events.close()
         self._metrics.close()
+        self._timeline.close()
 
     def __enter__(self) -> Recorder:
         return self

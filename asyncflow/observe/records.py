@@ -1,4 +1,4 @@
-"""The shapes of `metrics.jsonl` and `summary.json`: what a run says about itself."""
+"""The shapes of `metrics.jsonl`, `timeline.jsonl` and `summary.json`: what a run says about itself."""
 
 from __future__ import annotations
 
@@ -7,6 +7,50 @@ import msgspec
 from asyncflow.observe.outcomes import Outcome
 
 METRICS, EVENTS, SUMMARY = "metrics.jsonl", "events.jsonl", "summary.json"
+TIMELINE = "timeline.jsonl"
+STALL = "stall.json"  # only where the run made no progress: a `transfer_queue.messages.StallReport`
+
+
+class StageDepth(msgspec.Struct, frozen=True):
+    """The queue in front of one stage at a commit."""
+
+    ready_rows: int
+    leased_rows: int
+    done_rows: int  # since the run's start
+
+
+class CostSums(msgspec.Struct, frozen=True):
+    """Sufficient statistics of calls that cost `a + b·size` seconds each: sums since the run's start over all workers, dead ones included.
+
+    `size` is the number of running requests for a decode step ("rollout.decode") and tokens for everything else.
+    """
+
+    calls: float = 0.0
+    size: float = 0.0
+    size_squared: float = 0.0
+    seconds: float = 0.0
+    size_seconds: float = 0.0  # Σ size·seconds
+
+
+class Span(msgspec.Struct, frozen=True, array_like=True):
+    """One stretch of one thread's time. What no span covers was spent waiting."""
+
+    thread: str  # "main" | "writer" | "receiver"
+    activity: str  # "busy" | "paused"
+    what: str  # the phase: compute, put, commit, publish, load, receive, evaluate, …
+    start_s: float  # on the controller's clock, like `Event.t_s`
+    end_s: float
+
+
+class TimelineRecord(msgspec.Struct, frozen=True):
+    """One line of timeline.jsonl: what a worker did since its line before."""
+
+    member: str  # "name#incarnation"
+    role: str
+    from_s: float  # the spans cover [from_s, until_s]
+    until_s: float
+    spans: list[Span]
+    lengths: list[int] = []  # tokens of the responses that this worker finished meanwhile
 
 
 class StepRecord(msgspec.Struct, frozen=True):
@@ -29,6 +73,8 @@ class StepRecord(msgspec.Struct, frozen=True):
     tokens_per_s: float | None  # trained tokens
     tokens_per_s_device: float | None  # the same over all devices of all roles
     info: dict[str, float]  # the trainer's own numbers of the step, finite ones; the event log has the others
+    stages: dict[str, StageDepth] = {}  # by consuming stage, terminal ones included
+    costs: dict[str, CostSums] = {}  # "rollout.prefill", "rollout.decode", and every other stage by its name
 
 
 class Summary(msgspec.Struct, frozen=True):

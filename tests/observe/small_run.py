@@ -11,7 +11,9 @@ from asyncflow.config import RunConfig
 from asyncflow.flow.core import core_config
 from asyncflow.launch.controller import standing
 from asyncflow.observe.recorder import Recorder
+from asyncflow.observe.records import CostSums
 from asyncflow.observe.summary import summarise, write_summary
+from asyncflow.observe.trace import Trace, TraceSpan, encode_trace
 from tests.config.recipes import MINIMAL, load_text
 from transfer_queue.controller.core import Core
 from transfer_queue.messages import (
@@ -52,6 +54,8 @@ class SmallRun:
         self.now = 0.0
         self.core = Core(core_config(config), recorder, lambda: self.now)
         recorder.standing = lambda topic: standing(self.core, topic)
+        self.core.send_traces_to(recorder.on_trace)
+        self.told = 0  # µs that r's timeline covers
         self.requests = 0
         self.blocks = 0
 
@@ -100,12 +104,20 @@ def drive(run: SmallRun, config: RunConfig, dice: random.Random, more: dict[str,
             if take.lease >= 0:
                 leases.append(take.lease)
                 held += 1
-        run.ask(Watch(member="r", incarnation=0, busy={"busy": run.now / 4, "wait": run.now * 3 / 4}, wait_s=0))
+        run.ask(Watch(member="r", incarnation=0, busy={"busy": run.now / 4, "wait": run.now * 3 / 4}, trace=trace(run, step + 1), wait_s=0))
         info = {"tokens": TOKENS, "rows": 3.0, "mixed_version_rows": 1.0, "reward_mean": 0.5, "staleness_max": float(min(step, 1))} | more
         run.ask(
             Commit(topic="policy", consumer="train", member="t", incarnation=0, model="policy", epoch=0, step=step, leases=leases, info=info)
         )
         publish(run, step + 1)
+
+
+def trace(run: SmallRun, steps: int) -> bytes:
+    """r was busy all the time, and made one decode step of 8 rows a version."""
+    start, run.told = run.told, round(run.now * 1e6)
+    spans = [TraceSpan("busy", "compute", start, run.told)]
+    sums = CostSums(steps, 8.0 * steps, 64.0 * steps, 0.01 * steps, 0.08 * steps)
+    return encode_trace(Trace(start, run.told, {"main": spans}, [5], {"rollout.decode": sums}))
 
 
 def publish(run: SmallRun, version: int) -> None:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import io
+import itertools
 import time
 from pathlib import Path
 
 import msgspec
 import pytest
-from rich.console import Console
 
 from asyncflow.observe.log import LineLog, RecordLost
-from asyncflow.observe.progress import MetricsTail, RunProgress
-from asyncflow.observe.records import EVENTS, METRICS, SUMMARY, Summary
+from asyncflow.observe.records import EVENTS, SUMMARY, TIMELINE, Summary, TimelineRecord
 from asyncflow.observe.replay import read_events
 from asyncflow.observe.shares import Shares
 from asyncflow.observe.summary import read_metrics, summarise
@@ -31,6 +29,17 @@ def test_every_commit_has_a_line_with_what_a_person_asks_for(tmp_path: Path) -> 
     assert last.tokens_per_s_device == pytest.approx(last.tokens_per_s / 2)
     assert last.permits == 6
     assert last.queue_bytes == 0
+
+
+def test_every_commit_has_the_queue_in_front_of_each_stage_and_what_calls_have_cost(tmp_path: Path) -> None:
+    run_dir = record_run(tmp_path, steps=4, batch=3)
+    steps = read_metrics(run_dir)
+    assert [step.stages["train"].done_rows for step in steps] == [3, 6, 9, 12]
+    assert {name for step in steps for name in step.stages} == {"train"}
+    assert [step.costs["rollout.decode"].calls for step in steps] == [1.0, 2.0, 3.0, 4.0]
+    records = [msgspec.json.decode(line, type=TimelineRecord) for line in (run_dir / TIMELINE).read_bytes().splitlines()]
+    assert [(record.member, record.role) for record in records] == [("r#0", "rollout")] * 4
+    assert all(before.until_s == after.from_s for before, after in itertools.pairwise(records))
 
 
 def test_what_was_not_measured_is_null_and_never_zero(tmp_path: Path) -> None:
@@ -94,41 +103,6 @@ def test_shares_are_of_the_time_since_the_last_line(tmp_path: Path) -> None:
     now = shares.update(roles, {"a#0": {"busy": 11.0, "wait": 1.0}, "b#0": {"busy": 10.0, "wait": 2.0}})
     assert now == {"rollout": {"busy": 0.25, "wait": 0.75, "paused": 0.0}}
     assert shares.update(roles, {"a#0": {"busy": 11.0, "wait": 1.0}}) == now  # no news: as it was
-
-
-def test_plain_lines_are_printed_where_there_is_no_terminal(tmp_path: Path) -> None:
-    run_dir = record_run(tmp_path, steps=4, batch=3)
-    console = Console(record=True, force_terminal=False, width=200)
-    with RunProgress(run_dir, 4, console) as progress:
-        progress.tick()
-    assert "version 4/4" in console.export_text()
-
-
-def test_a_bar_is_shown_in_a_terminal(tmp_path: Path) -> None:
-    run_dir = record_run(tmp_path, steps=4, batch=3)
-    console = Console(record=True, force_terminal=True, width=200, file=io.StringIO())
-    with RunProgress(run_dir, 4, console) as progress:
-        progress.tick()
-        progress.say("a line above the bar")
-    shown = console.export_text()
-    assert "4/4 reward 0.50" in shown
-    assert "a line above the bar" in shown
-
-
-def test_the_tail_never_reads_half_a_line(tmp_path: Path) -> None:
-    run_dir = record_run(tmp_path)
-    data = (run_dir / METRICS).read_bytes()
-    path = tmp_path / "growing.jsonl"
-    tail = MetricsTail(path)
-    assert tail.newest() is None
-    path.write_bytes(data[:-10])
-    step = tail.newest()
-    assert step is not None
-    assert step.version == 3
-    path.write_bytes(data)
-    step = tail.newest()
-    assert step is not None
-    assert step.version == 4
 
 
 def test_a_number_that_is_not_finite_stays_readable_and_is_never_null(tmp_path: Path) -> None:
