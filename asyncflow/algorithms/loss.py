@@ -107,13 +107,6 @@ class PolicyLoss:
         return {"masked_rows": float(left_out.sum()), "missing_logprobs": float(missing.sum())}
 
 
-def averages(sums: Metrics, denominator: float, counts: frozenset[str]) -> Metrics:
-    """A global batch's metrics: sums divided as the gradient was, counts as they are. Over a denominator of 0 (every row masked) nothing has a mean:
-    the averages are absent, for absent is never 0."""
-    means = {name: value / denominator for name, value in sums.items() if name not in counts} if denominator else {}
-    return means | {name: value for name, value in sums.items() if name in counts}
-
-
 def k3(log_probs: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     """Schulman's k3 estimate of KL(policy, other) at samples of the policy: exp(d) - d - 1 with d = other - log_prob; never negative. Any shape."""
     difference = other - log_probs

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     import torch
 
 
+SEQUENCES = ("prompt_ids", "response_ids")  # the columns that hold token ids
+
+
 @dataclass
 class StageBatch:
     """What `compute` gets: R rows, rows of a group adjacent and in sample order.
@@ -28,6 +31,11 @@ class StageBatch:
 
     def __len__(self) -> int:
         return len(self.gids)
+
+    @property
+    def tokens(self) -> int:
+        """Of prompts and responses, as far as the stage reads them: 0 for one that reads neither."""
+        return sum(len(column.values) for name in SEQUENCES if isinstance(column := self.columns.get(name), Jagged))
 
     def jagged(self, name: str) -> Jagged:
         column = self.columns[name]

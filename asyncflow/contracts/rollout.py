@@ -7,7 +7,7 @@ Engines see token ids only; chat, tools and text live in workflows. State of an 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 import msgspec
 
@@ -53,6 +53,23 @@ class Capacity(msgspec.Struct, frozen=True):
     queued: int
 
 
+Work = Literal["decode", "prefill"]
+
+
+class CostSink(Protocol):
+    def __call__(self, work: Work, size: float, seconds: float, calls: float = 1.0) -> None:
+        """So many equal calls, each of this size and duration."""
+
+
+@runtime_checkable
+class Metered(Protocol):
+    """A rollout engine that tells what its work costs. That of any other is not measured."""
+
+    def meter(self, add: CostSink) -> None:
+        """From now on `add("decode", running rows, seconds)` for each decode step, and `add("prefill", tokens, seconds)` each time rows enter slots:
+        tokens of the prompts of all of them, though rows of a group may share one prefill. Called inside `chunks`."""
+
+
 class RolloutEngine(Protocol):
     """Driven by its worker: `generate` queues requests, `chunks` advances decoding. A load happens only between two `chunks` calls."""
 
@@ -65,6 +82,10 @@ class RolloutEngine(Protocol):
 
     def chunks(self, wait_s: float = 0.0) -> list[Chunk]:
         """Advance (embedded: one decode step over all slots) and return what came. [] when idle. Every request ends in exactly one finish."""
+
+    def next_chunk_s(self) -> float:
+        """Seconds until `chunks` has something new: 0.0 for an engine that decodes in `chunks` itself; one that computes elsewhere says how long its
+        worker may wait for messages meanwhile, infinity when nothing runs."""
 
     def abort(self, ids: Sequence[str]) -> None:
         """End requests; each unknown id is ignored, each known one yields a last chunk with finish "aborted" from the next `chunks`."""

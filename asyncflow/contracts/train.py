@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
 
-    from asyncflow.contracts.batch import RowBatch
+    from asyncflow.contracts.batch import RowBatch, StageBatch
 
 LossFunction = Callable[["torch.Tensor", "torch.Tensor | None", "RowBatch"], "tuple[torch.Tensor, dict[str, float]]"]
 """(log_probs [R, T] of the response tokens, entropy [R, T] or None, batch) → (loss summed over rows: 0-d, metrics summed over rows)."""
@@ -34,15 +35,12 @@ class ForwardResult(msgspec.Struct):
     metrics: dict[str, float] = {}
 
 
-class TrainEngine(Protocol):
+class StepEngine(Protocol):
+    """What the trainer's loop itself calls. How a micro-batch gets into the gradient sums is `Accumulate`'s."""
+
     def initialize(self) -> None: ...
 
     def train_mode(self) -> AbstractContextManager[None]: ...
-
-    def eval_mode(self) -> AbstractContextManager[None]: ...
-
-    def forward_backward_batch(self, batch: RowBatch, loss_function: LossFunction | None, forward_only: bool = False) -> ForwardResult:
-        """One micro-batch: forward, loss sum, backward (accumulates). `forward_only` needs no loss."""
 
     def optimizer_zero_grad(self) -> None: ...
 
@@ -51,8 +49,37 @@ class TrainEngine(Protocol):
 
     def lr_scheduler_step(self) -> float: ...
 
-    def get_per_tensor_param(self) -> Iterator[tuple[str, torch.Tensor]]:
+    def get_per_tensor_param(self) -> Iterator[tuple[str, torch.Tensor | np.ndarray]]:
         """Whole tensors under Hugging Face names; collective: every rank walks it. Tied weights appear once."""
+
+
+class Accumulated(msgspec.Struct, frozen=True):
+    metrics: dict[str, float]  # summed over rows
+    denominator: float  # what this micro-batch adds to the global batch's
+
+
+class Accumulate(Protocol):
+    """Forward and backward of one micro-batch of whole groups, as leased."""
+
+    counts: frozenset[str]  # metrics that are counts: they are added up and never divided
+
+    def __call__(self, batch: StageBatch) -> Accumulated: ...
+
+
+class Training(msgspec.Struct, frozen=True):
+    """What a train engine's factory makes for the trainer's loop."""
+
+    engine: StepEngine
+    accumulate: Accumulate
+
+
+class TrainEngine(StepEngine, Protocol):
+    def eval_mode(self) -> AbstractContextManager[None]: ...
+
+    def forward_backward_batch(self, batch: RowBatch, loss_function: LossFunction | None, forward_only: bool = False) -> ForwardResult:
+        """One micro-batch: forward, loss sum, backward (accumulates). `forward_only` needs no loss."""
+
+    def get_per_tensor_param(self) -> Iterator[tuple[str, torch.Tensor]]: ...
 
     def load_weights(self, tensors: Mapping[str, torch.Tensor]) -> None: ...
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from asyncflow.algorithms.loss import averages
+from asyncflow.algorithms.metrics import averages
 from asyncflow.algorithms.registry import make_loss
 from asyncflow.contracts.batch import StageBatch
 from asyncflow.contracts.rollout import Request, Sampling

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 
 from asyncflow.contracts.batch import StageBatch
@@ -67,8 +68,11 @@ class BatchStream:
         return None
 
     def _read(self, rows: list[RowRef]) -> StageBatch:
-        with self._context.clock.during("busy"):
-            return stage_batch(rows, self._context.client.read(rows, self._stage.inputs, self._context.topic))
+        start_s = time.perf_counter()
+        with self._context.clock.during("busy", "read"):
+            batch = stage_batch(rows, self._context.client.read(rows, self._stage.inputs, self._context.topic))
+        self._context.costs.add(f"{self._stage.name}.io", batch.tokens, time.perf_counter() - start_s)
+        return batch
 
 
 def by_groups(rows: list[RowRef], groups: int) -> Iterator[list[RowRef]]:

@@ -1,44 +1,46 @@
-"""Where a worker's time goes: cumulative seconds busy, waiting and paused, exact at every reading."""
+"""Where a worker's time goes. The one place that its threads tell what they do: it goes into the phase marks (now) and the timeline (since when)."""
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Literal
+from types import TracebackType
 
-Activity = Literal["busy", "wait", "paused"]
+from asyncflow.workers.phase import Activity, Phase, PhaseMarks, Thread
+from asyncflow.workers.timeline import Timeline
 
 
 class ActivityClock:
-    """One worker's activity. Exactly one activity at any moment, so the three sum to the time since start. Safe to read from other threads."""
+    """One worker's activity. The main thread has exactly one at any moment, so its three totals sum to the time since the start.
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._totals: dict[str, float] = {"busy": 0.0, "wait": 0.0, "paused": 0.0}
-        self._activity: Activity = "wait"
-        self._since = time.monotonic()
+    Each thread tells of itself only; the totals may be read from any thread.
+    """
 
-    def enter(self, activity: Activity) -> Activity:
-        """Switch; returns what was left."""
-        with self._lock:
-            now = time.monotonic()
-            self._totals[self._activity] += now - self._since
-            previous, self._activity, self._since = self._activity, activity, now
-        return previous
+    def __init__(self, marks: PhaseMarks, timeline: Timeline) -> None:
+        self._marks, self.timeline = marks, timeline
 
-    @contextmanager
-    def during(self, activity: Activity) -> Iterator[None]:
-        previous = self.enter(activity)
-        try:
-            yield
-        finally:
-            self.enter(previous)
+    def during(self, activity: Activity, what: Phase, thread: Thread = "main") -> During:
+        """A context manager: until it is left the thread does this, then again what it did before."""
+        return During(self, activity, what, thread)
+
+    def set(self, activity: Activity, what: Phase, thread: Thread = "main") -> tuple[Activity, Phase]:
+        """Returns what the thread did until now."""
+        self._marks.set(what, thread)
+        return self.timeline.switch(thread, activity, what)
 
     def totals(self) -> dict[str, float]:
-        """Seconds since start by activity."""
-        with self._lock:
-            totals = dict(self._totals)
-            totals[self._activity] += time.monotonic() - self._since
-        return totals
+        """Seconds since the start by activity."""
+        return self.timeline.totals()
+
+
+class During:
+    """A class, not a generator: it is entered at every decode step, and costs half as much."""
+
+    __slots__ = ("_before", "_clock", "_doing", "_thread")
+
+    def __init__(self, clock: ActivityClock, activity: Activity, what: Phase, thread: Thread) -> None:
+        self._clock, self._doing, self._thread = clock, (activity, what), thread
+
+    def __enter__(self) -> None:
+        self._before = self._clock.set(*self._doing, self._thread)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._clock.set(*self._before, self._thread)

@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Any
 from asyncflow.config import RunConfig
 from asyncflow.workers.clock import ActivityClock
 from asyncflow.workers.control import ControlLink
-from asyncflow.workers.phase import PhaseMarks
+from asyncflow.workers.costs import CostMeter
+from asyncflow.workers.phase import Activity, Phase, PhaseMarks
+from asyncflow.workers.recording import Recording
+from asyncflow.workers.timeline import Timeline
 from asyncflow.workers.wake import Wake
 from transfer_queue.client import QueueClient
 from transfer_queue.errors import QueueError
@@ -29,9 +32,10 @@ class WorkerContext:
     def __init__(self, args: WorkerArgs, client: QueueClient, config: RunConfig, security: Any) -> None:
         self.args, self.client, self.config, self.security = args, client, config, security
         self.wake = Wake()
-        self.clock = ActivityClock()
-        self.phases = PhaseMarks(config.run_dir, args.name)
-        self.control = ControlLink(client, self.wake, self.clock, config.limits.heartbeat_s)
+        timeline = Timeline()
+        self.clock = ActivityClock(PhaseMarks(config.run_dir, args.name), timeline)
+        self.costs = CostMeter()
+        self.control = ControlLink(client, self.wake, self.clock, Recording(timeline, self.costs), config.limits.heartbeat_s)
 
     @classmethod
     def connect(cls, args: WorkerArgs, security: Any) -> WorkerContext:
@@ -47,9 +51,9 @@ class WorkerContext:
         """The policy's topic: the first of the run."""
         return self.client.registration.topics[0]
 
-    def wait(self, timeout_s: float) -> None:
-        """Sleep until a reply arrives, the directive or the weights change, or the deadline; counted as waiting."""
-        with self.clock.during("wait"):
+    def wait(self, timeout_s: float, activity: Activity = "wait", what: Phase = "idle") -> None:
+        """Sleep until a reply arrives, the directive or the weights change, or the deadline; counted as waiting, unless an engine computes."""
+        with self.clock.during(activity, what):
             self.client.poll(timeout_s, self.wake)
         self.wake.clear()
         self.control.check()

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 
 from asyncflow.workers.clock import ActivityClock
+from asyncflow.workers.recording import Recording
 from asyncflow.workers.wake import Wake
-from transfer_queue.client import QueueClient
+from transfer_queue.client import Pending, QueueClient
 from transfer_queue.errors import QueueError
-from transfer_queue.messages import Directive
+from transfer_queue.messages import Directive, OkDirective
 
 WATCH_S = 1.0  # a heartbeat at least this often; changes of the directive arrive at once
+TRACE_S = 0.5  # what the worker recorded travels with a heartbeat at most this often
+LAST_S = 2.0  # deadline of the last one, which carries what was recorded since the one before
 
 
 class ControllerLost(RuntimeError):
@@ -29,9 +33,9 @@ class ControlLink:
     `wake` is set whenever the directive changed, this worker was asked to stop, or the link broke (`check` then raises).
     """
 
-    def __init__(self, client: QueueClient, wake: Wake, clock: ActivityClock, deadline_s: float) -> None:
+    def __init__(self, client: QueueClient, wake: Wake, clock: ActivityClock, recording: Recording, deadline_s: float) -> None:
         self._client = client.attach()
-        self._wake, self._clock, self._deadline_s = wake, clock, deadline_s
+        self._wake, self._clock, self._recording, self._deadline_s = wake, clock, recording, deadline_s
         self._poke = Wake()
         self._loaded: dict[str, int] = {}
         self._endpoints: dict[str, str] = {}
@@ -104,8 +108,15 @@ class ControlLink:
         self._closing = True
         self._poke.set()
         self._thread.join(timeout=5.0)
+        if self._error is None and not self._thread.is_alive():
+            self._send_last()
         self._client.close()
         self._poke.close()
+
+    def _send_last(self) -> None:
+        """What this worker did since its last heartbeat. Best effort: the run goes on, or ends, without knowing it."""
+        with contextlib.suppress(QueueError, OSError):
+            self._watch(None, self._recording.take(), wait_s=0.0).result(LAST_S)
 
     def _run(self) -> None:
         try:
@@ -123,14 +134,22 @@ class ControlLink:
         lost.__cause__ = error
         return lost
 
+    def _watch(self, duty_done: str | None, trace: bytes, wait_s: float) -> Pending[OkDirective]:
+        return self._client.watch(
+            seen=self.directive.revision,
+            loaded=self._loaded,
+            busy={**self._clock.totals(), **self._gauges()},
+            duty_done=duty_done,
+            endpoints=self._endpoints,
+            wait_s=wait_s,
+            trace=trace,
+        )
+
     def _beat(self) -> None:
         self._poke.clear()
         with self._lock:
             done, self._duty_done = self._duty_done, None
-        gauges = {**self._clock.totals(), **self._gauges()}
-        pending = self._client.watch(
-            seen=self.directive.revision, loaded=self._loaded, busy=gauges, duty_done=done, endpoints=self._endpoints, wait_s=WATCH_S
-        )
+        pending = self._watch(done, self._recording.take(TRACE_S), wait_s=WATCH_S)
         self._client.poll(WATCH_S + self._deadline_s, self._poke)
         if not pending.done():
             pending.cancel()  # poked: there is news for the controller, or nothing came at all (then `result` raises)

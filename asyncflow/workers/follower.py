@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from asyncflow.contracts.weights import WeightsId, to_weights_id
 from asyncflow.workers.context import WorkerContext
+from asyncflow.workers.timeline import Doing
 from checkpoint_engine.receiver import Receiver
 from transfer_queue.errors import QueueError
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     import torch
 
 CLOSE_S = 5.0  # for the last report
+RECEIVING: Doing = ("busy", "receive")
+RESTING: Doing = ("wait", "idle")
 
 Load = Callable[[WeightsId, "Iterable[tuple[str, torch.Tensor]]"], None]
 
@@ -47,10 +50,14 @@ class WeightsFollower:
             secure=self._context.security,
             on_ready=lambda _: self._context.wake.set(),
             on_error=self._on_error,
-            on_transfer=lambda receiving: self._context.phases.set("receive" if receiving else "idle", "receiver"),
+            on_transfer=self._on_transfer,
             spare=settings.cache_slots,
             collective=settings.transport == "collective",
         )
+
+    def _on_transfer(self, receiving: bool) -> None:
+        """On the receiver's thread."""
+        self._context.clock.set(*(RECEIVING if receiving else RESTING), "receiver")
 
     def _on_error(self, error: Exception) -> None:
         """On the receiver's thread. The error may have ended it, which `want` tells: the worker's loop must look."""

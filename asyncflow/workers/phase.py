@@ -6,16 +6,17 @@ The kill tests stop a process, read in which phase it is, and only then kill it;
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
-Phase = Literal["idle", "compute", "put", "commit", "publish", "load", "receive", "evaluate"]
+Activity = Literal["busy", "wait", "paused"]
+Phase = Literal["idle", "compute", "put", "commit", "publish", "load", "receive", "evaluate", "read", "export"]
 Thread = Literal["main", "writer", "receiver"]
 
-PHASES: tuple[Phase, ...] = ("idle", "compute", "put", "commit", "publish", "load", "receive", "evaluate")
+PHASES: tuple[Phase, ...] = ("idle", "compute", "put", "commit", "publish", "load", "receive", "evaluate", "read", "export")
 THREADS: tuple[Thread, ...] = ("main", "writer", "receiver")
+_CODE = {phase: code for code, phase in enumerate(PHASES)}
+_SLOT = {thread: slot for slot, thread in enumerate(THREADS)}
 FOLDER = "phases"  # of a run directory: one file a worker
 
 
@@ -30,17 +31,7 @@ class PhaseMarks:
             self._bytes = mmap.mmap(file.fileno(), len(THREADS))
 
     def set(self, phase: Phase, thread: Thread = "main") -> None:
-        self._bytes[THREADS.index(thread)] = PHASES.index(phase)
-
-    @contextmanager
-    def during(self, phase: Phase, thread: Thread = "main") -> Iterator[None]:
-        slot = THREADS.index(thread)
-        previous = self._bytes[slot]
-        self._bytes[slot] = PHASES.index(phase)
-        try:
-            yield
-        finally:
-            self._bytes[slot] = previous
+        self._bytes[_SLOT[thread]] = _CODE[phase]
 
 
 def read_phases(run_dir: Path, worker: str) -> dict[Thread, Phase]:

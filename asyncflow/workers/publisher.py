@@ -82,7 +82,8 @@ class PublisherWorker:
             return
         folder = self._context.config.run_dir / EXPORTS
         draft = folder / f".{self._model}"
-        self._exported = weights = self._publisher.export(draft, base=self._model_dir)
+        with self._context.clock.during("busy", "export"):
+            self._exported = weights = self._publisher.export(draft, base=self._model_dir)
         path = folder / f"{self._model}-{weights.epoch}.{weights.version}"
         draft.rename(path)
         data: dict[str, float | int | str] = {"model": weights.model, "version": weights.version, "digest": weights.digest, "path": str(path)}

@@ -11,6 +11,7 @@ from asyncflow.contracts.stage import Stage, StageContext
 from asyncflow.data.named import load_named
 from asyncflow.data.task import load_task
 from asyncflow.workers.context import WorkerContext
+from asyncflow.workers.result_writer import ResultWriter
 from asyncflow.workers.source import SourceWorker
 from asyncflow.workers.stage import StageLoop, StageWorker
 
@@ -67,14 +68,11 @@ def build_evaluator(context: WorkerContext) -> Evaluator | None:
 
 
 def build_trainer(context: WorkerContext) -> Worker:
-    from asyncflow.algorithms.registry import make_loss
-    from asyncflow.data.batch import train_shape
-    from asyncflow.engines.train.torch_engine import make_train_engine
+    from asyncflow.engines.train.factory import make_training
     from asyncflow.workers.trainer import TrainerWorker
 
     config = context.config
-    engine = make_train_engine(config, model_dir(context, POLICY))
-    return TrainerWorker(context, config.stage("train"), engine, make_loss(config.algorithm), train_shape(config))
+    return TrainerWorker(context, config.stage("train"), make_training(config, model_dir(context, POLICY)))
 
 
 def build_publisher(context: WorkerContext) -> Worker:
@@ -100,11 +98,12 @@ def build_publisher(context: WorkerContext) -> Worker:
 
 def build_stages(context: WorkerContext) -> Worker:
     followers: dict[str, WeightsFollower] = {}
-    loops = [build_stage(context, stage, followers) for stage in context.config.stages_of(context.args.role)]
-    return StageWorker(context, loops, list(followers.values()))
+    writer = ResultWriter(context)
+    loops = [build_stage(context, stage, followers, writer) for stage in context.config.stages_of(context.args.role)]
+    return StageWorker(context, loops, list(followers.values()), writer)
 
 
-def build_stage(context: WorkerContext, stage: Stage, followers: dict[str, WeightsFollower]) -> StageLoop:
+def build_stage(context: WorkerContext, stage: Stage, followers: dict[str, WeightsFollower], writer: ResultWriter) -> StageLoop:
     directory = model_dir(context, stage.model) if stage.model is not None else None
     compute = load_named(stage.compute, f"stages.{stage.name}.compute")(StageContext(stage, context.config, context.config.run_dir, directory))
     follower = None
@@ -113,4 +112,4 @@ def build_stage(context: WorkerContext, stage: Stage, followers: dict[str, Weigh
 
         follower = followers.get(stage.model) or WeightsFollower(context, stage.model)
         followers[stage.model] = follower  # one a process and model: a member joins a publisher once
-    return StageLoop(context, stage, compute, follower)
+    return StageLoop(context, stage, compute, follower, writer)

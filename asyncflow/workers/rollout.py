@@ -10,6 +10,7 @@ import time
 from asyncflow.contracts.rollout import Chunk, RolloutEngine, Sampling
 from asyncflow.contracts.weights import WeightsId
 from asyncflow.workers.context import REPLY_S, WorkerContext
+from asyncflow.workers.decode_meter import DecodeMeter
 from asyncflow.workers.evaluation import Evaluator
 from asyncflow.workers.follower import WeightsFollower
 from asyncflow.workers.groups import GroupBook
@@ -31,6 +32,7 @@ class RolloutWorker:
         self._book = GroupBook(context.config.run.seed, sampling, settings.response_width, self._rows_per_group)
         self._follower = WeightsFollower(context, "policy")
         self._prompts = PromptReader(context)
+        self._meter = DecodeMeter(engine, context.costs)
         self._writer = RowWriter(context, bound=4 * settings.slots)
         self._pull: Pending[OkPulled] | None = None
         self._pull_loaded = -1
@@ -65,11 +67,18 @@ class RolloutWorker:
             self._serve_duty()
         self._forget_cancelled()
         if len(self._book):
-            with self._context.clock.during("busy"), self._context.phases.during("compute"):
-                self._absorb(self._engine.chunks())
+            with self._context.clock.during("busy", "compute"):
+                self._absorb(self._meter.chunks())
             self._renew()
+            self._await_engine()
         else:
             self._context.wait(IDLE_S)
+
+    def _await_engine(self) -> None:
+        """While an engine that computes elsewhere has nothing new, only a message, new weights or the next renewal is worth a turn. It is busy."""
+        if (wait_s := self._engine.next_chunk_s()) > 0 and len(self._book):
+            until_renewal_s = self._progress_at + self._context.config.rollout.progress_s - time.monotonic()
+            self._context.wait(min(wait_s, max(until_renewal_s, 0.0), IDLE_S), "busy", "compute")
 
     # -------------------------------------------------------------- weights
 
@@ -77,7 +86,7 @@ class RolloutWorker:
         marked = self._context.control.duty is not None and self._follower.loaded is not None
         if marked or not self._follower.pending:
             return  # a marked replica keeps what it has until it has evaluated
-        with self._context.clock.during("paused"), self._context.phases.during("load"):
+        with self._context.clock.during("paused", "load"), self._context.costs.call("load"):
             self._engine.pause(self._context.config.rollout.pause_mode)
             try:
                 self._follower.load_newest(self._engine.load_weights)
@@ -178,7 +187,7 @@ class RolloutWorker:
         if self._context.control.duty is None or self._evaluator is None or self._pull is not None or len(self._book):
             return
         self._writer.drain()
-        with self._context.clock.during("paused"), self._context.phases.during("evaluate"):
+        with self._context.clock.during("paused", "evaluate"):
             evaluated = self._evaluator.run(self._engine, self._loaded)
         if evaluated:
             self._context.control.duty_done("evaluate")

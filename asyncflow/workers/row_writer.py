@@ -29,7 +29,7 @@ class RowWriter:
 
     def __init__(self, context: WorkerContext, bound: int) -> None:
         self._client, self._topic, self._bound = context.client.attach(), context.topic.name, bound
-        self._wake, self._phases = context.wake, context.phases
+        self._wake, self._clock = context.wake, context.clock
         self._rows: deque[FinishedRow] = deque()
         self._changed = threading.Condition()
         self._writing = False
@@ -76,7 +76,7 @@ class RowWriter:
     def _run(self) -> None:
         try:
             while (rows := self._next()) is not None:
-                with self._phases.during("put", "writer"):
+                with self._clock.during("busy", "put", "writer"):
                     closed = self._write(rows)
                 with self._changed:
                     self._closed += closed
@@ -115,6 +115,7 @@ class RowWriter:
         }
         close = {row.trajectory.gid: row.closes for row in rows if row.closes is not None}
         refused = set(self._client.put_rows(self._topic, [row_put(row) for row in rows], close, columns).closed)
+        self._clock.timeline.finished([len(row.trajectory.token_ids) for row in rows if row.trajectory.gid not in refused])
         return [(row.trajectory.gid, row.fence) for row in rows if row.trajectory.gid in refused]
 
 

@@ -32,7 +32,7 @@ class SourceWorker:
             if demand.done:
                 self._idle()
             elif demand.wanted > 0:
-                with self._context.clock.during("busy"), self._context.phases.during("put"):
+                with self._context.clock.during("busy", "put"):
                     self._put(demand.cursor, min(demand.wanted, CHUNK))
 
     def _await_demand(self) -> OkDemand:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from asyncflow.contracts.stage import GroupsFailed, Stage, StageCompute
 from asyncflow.contracts.weights import WeightsId, to_model_version
 from asyncflow.workers.context import REPLY_S, WorkerContext
 from asyncflow.workers.follower import WeightsFollower
+from asyncflow.workers.result_writer import Result, ResultWriter
 from transfer_queue.client import Pending
 from transfer_queue.columns import Jagged
 from transfer_queue.errors import Gone
@@ -20,10 +22,15 @@ IDLE_S = 30.0  # longest single wait; every wake-up before it is an event
 
 
 class StageLoop:
-    """One stage in this process. At most one take is open; its loaded version is always today's."""
+    """One stage in this process. At most one take is open; its loaded version is always today's.
 
-    def __init__(self, context: WorkerContext, stage: Stage, compute: StageCompute, follower: WeightsFollower | None) -> None:
-        self._context, self._stage, self._compute, self.follower = context, stage, compute, follower
+    A full lease says that more rows wait: the next take is then opened before computing, so that its answer is there afterwards.
+    """
+
+    def __init__(
+        self, context: WorkerContext, stage: Stage, compute: StageCompute, follower: WeightsFollower | None, writer: ResultWriter
+    ) -> None:
+        self._context, self._stage, self._compute, self.follower, self._writer = context, stage, compute, follower, writer
         self._topic = context.topic
         self._take: Pending[OkTaken] | None = None
         self.exhausted = False
@@ -41,7 +48,7 @@ class StageLoop:
         """The open take speaks of older weights: call it back; a grant that crossed the cancel is served with the weights it asked for."""
         if self._take is not None:
             self._take.cancel()
-            self._accept(self._answer())
+            self._accept(self._answer(), ahead=False)
 
     def load_weights(self, weights: WeightsId, tensors: Any) -> None:
         self._compute.load_weights(weights, tensors)
@@ -73,20 +80,25 @@ class StageLoop:
             loaded = self.follower.loaded.version
         self._take = self._context.client.take(self._topic.name, self._stage.name, limit=self._stage.limit, loaded=loaded, wait_s=IDLE_S)
 
-    def _accept(self, taken: OkTaken) -> None:
+    def _accept(self, taken: OkTaken, ahead: bool = True) -> None:
+        """`ahead`: whether the next take may be opened before this one is computed."""
         self.exhausted = taken.done
         if taken.lease >= 0:
-            with self._context.clock.during("busy"):
-                self._serve(taken)
+            with self._context.clock.during("busy", "read"):
+                self._serve(taken, ahead)
 
     def _release(self, taken: OkTaken) -> None:
         self._context.client.release(self._topic.name, self._stage.name, taken.lease).result(REPLY_S)
 
-    def _serve(self, taken: OkTaken) -> None:
+    def _serve(self, taken: OkTaken, ahead: bool) -> None:
         client, stage = self._context.client, self._stage
+        start_s = time.perf_counter()
         try:
             batch = stage_batch(taken.rows, client.read(taken.rows, stage.inputs, self._topic))
-            with self._context.phases.during("compute"):
+            read_s = time.perf_counter()
+            if ahead and units(taken.rows, stage) >= stage.limit:
+                self._request()
+            with self._context.clock.during("busy", "compute"):
                 outputs = self._compute(batch)
         except Gone:  # a group was dropped between the lease and the read: what is left of the lease is handed out again
             self._release(taken)
@@ -97,8 +109,15 @@ class StageLoop:
             return
         weights = to_model_version(self.follower.loaded) if self.follower is not None and self.follower.loaded is not None else None
         keys = [(ref.gid, ref.row) for ref in taken.rows]
-        with self._context.phases.during("put"):
-            client.write_back(self._topic.name, stage.name, taken.lease, keys, outputs, weights)
+        computed_s = time.perf_counter()
+        self._writer.put(Result(stage.name, taken.lease, keys, outputs, weights))
+        self._context.costs.add(stage.name, batch.tokens, computed_s - read_s)
+        self._context.costs.add(f"{stage.name}.io", batch.tokens, time.perf_counter() - computed_s + read_s - start_s)
+
+
+def units(rows: list[RowRef], stage: Stage) -> int:
+    """How many of the units that `Stage.limit` counts."""
+    return len({ref.gid for ref in rows}) if stage.unit == "group" else len(rows)
 
 
 def stage_batch(rows: list[RowRef], columns: dict[str, np.ndarray | Jagged | list[bytes]]) -> StageBatch:
@@ -114,13 +133,14 @@ def stage_batch(rows: list[RowRef], columns: dict[str, np.ndarray | Jagged | lis
 class StageWorker:
     """A process that serves one or several stages (a scorer serves reward and advantage)."""
 
-    def __init__(self, context: WorkerContext, loops: list[StageLoop], followers: list[WeightsFollower]) -> None:
-        self._context, self._loops, self._followers = context, loops, followers
+    def __init__(self, context: WorkerContext, loops: list[StageLoop], followers: list[WeightsFollower], writer: ResultWriter) -> None:
+        self._context, self._loops, self._followers, self._writer = context, loops, followers, writer
 
     def run(self) -> None:
         try:
             while not self._context.control.stopping:
                 self._context.control.check()
+                self._writer.check()
                 for follower in self._followers:
                     self._follow(follower)
                 served = [loop.turn() for loop in self._loops]  # every stage gets its turn, whatever the others did
@@ -129,6 +149,7 @@ class StageWorker:
             for loop in self._loops:
                 loop.give_back()
         finally:
+            self._writer.close()
             for loop in self._loops:
                 loop.close()
             for follower in self._followers:
@@ -142,5 +163,5 @@ class StageWorker:
         loops = [loop for loop in self._loops if loop.follower is follower]
         for loop in loops:
             loop.recall()
-        with self._context.clock.during("paused"), self._context.phases.during("load"):
+        with self._context.clock.during("paused", "load"), self._context.costs.call("load"):
             follower.load_newest(*(loop.load_weights for loop in loops))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from asyncflow.algorithms.loss import averages
+from asyncflow.algorithms.metrics import averages
 from asyncflow.contracts.batch import StageBatch
+from asyncflow.observe.tally import Tally
 
 
 class StepMetrics:
@@ -14,8 +15,7 @@ class StepMetrics:
     def __init__(self, step: int, counts: frozenset[str]) -> None:
         """`counts`: sums of the loss that are counts (`Loss.counts`)."""
         self._step, self._counts = step, counts
-        self._staleness: list[np.ndarray] = []
-        self._group_staleness: list[np.ndarray] = []
+        self._staleness = Tally()
         self._rewards: list[np.ndarray] = []
         self._lengths: list[np.ndarray] = []
         self._mixed_rows = 0
@@ -23,8 +23,7 @@ class StepMetrics:
 
     def absorb(self, batch: StageBatch, sums: dict[str, float]) -> None:
         versions = batch.jagged("token_versions")
-        self._staleness.append(self._step - versions.values.astype(np.int64))
-        self._group_staleness.append(self._step - batch.oldest_versions)
+        self._staleness.add(self._step - versions.values.astype(np.int64))
         self._rewards.append(np.asarray(batch.scalar("rewards"), dtype=np.float64))
         self._lengths.append(versions.lengths)
         self._mixed_rows += int((batch.oldest_versions != batch.newest_versions).sum())
@@ -37,7 +36,7 @@ class StepMetrics:
 
     def summary(self, denominator: float) -> dict[str, float]:
         """One flat record. Sums of the loss are divided by `denominator`, as the gradient was; with 0 they have no mean and are absent."""
-        staleness, rewards, lengths = map(np.concatenate, (self._staleness, self._rewards, self._lengths))
+        rewards, lengths = map(np.concatenate, (self._rewards, self._lengths))
         numbers = {
             "rows": float(self.rows),
             "tokens": float(lengths.sum()),
@@ -46,10 +45,10 @@ class StepMetrics:
             "response_tokens_mean": float(lengths.mean()),
             "response_tokens_p5": float(np.percentile(lengths, 5)),
             "response_tokens_p95": float(np.percentile(lengths, 95)),
-            "staleness_mean": float(staleness.mean()),
-            "staleness_p95": float(np.percentile(staleness, 95)),
-            "staleness_max": float(staleness.max()),
-            "staleness_min": float(staleness.min()),
+            "staleness_mean": self._staleness.mean(),
+            "staleness_p95": self._staleness.percentile(95),
+            "staleness_max": self._staleness.max(),
+            "staleness_min": self._staleness.min(),
             "mixed_version_rows": float(self._mixed_rows),
         }
         return numbers | averages(self._sums, denominator, self._counts)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import time
 
-from asyncflow.algorithms.loss import Loss
 from asyncflow.config import POLICY
 from asyncflow.contracts.batch import StageBatch
 from asyncflow.contracts.stage import Stage
-from asyncflow.contracts.train import TrainEngine
+from asyncflow.contracts.train import Training
 from asyncflow.contracts.weights import WeightsId
-from asyncflow.data.batch import BatchShape, pad_rows
 from asyncflow.workers.batches import BatchStream
 from asyncflow.workers.context import REPLY_S, WorkerContext
+from asyncflow.workers.step_compute import StepCompute
 from asyncflow.workers.step_metrics import StepMetrics
 from checkpoint_engine.publisher_client import PublisherClient
 
@@ -24,9 +23,10 @@ SLOT_S = 1.0  # longest single wait for a free slot of the host cache
 class TrainerWorker:
     """One rank. It owns the weights; the controller owns the version."""
 
-    def __init__(self, context: WorkerContext, stage: Stage, engine: TrainEngine, loss: Loss, shape: BatchShape) -> None:
+    def __init__(self, context: WorkerContext, stage: Stage, training: Training) -> None:
         algorithm = context.config.algorithm
-        self._context, self._stage, self._engine, self._loss, self._shape = context, stage, engine, loss, shape
+        self._context, self._stage = context, stage
+        self._engine, self._training = training.engine, training
         canonical = context.config.staleness == 0
         self._stream = BatchStream(context, stage, algorithm.micro_batch_groups, canonical, on_wait=self._flush)
         self._publisher: PublisherClient | None = None
@@ -58,34 +58,35 @@ class TrainerWorker:
     def _step(self) -> None:
         """One global batch. Gradients are sums over rows until the whole batch is there; then they are divided once."""
         start_s = time.monotonic()
-        metrics = StepMetrics(self._version, self._loss.counts)
+        metrics = StepMetrics(self._version, self._training.accumulate.counts)
         denominator = 0.0
+        compute = StepCompute(self._context)
         with self._engine.train_mode():
             self._engine.optimizer_zero_grad()
             for batch in self._stream.micro_batches(self._version):
-                with self._context.clock.during("busy"), self._context.phases.during("compute"):
+                with compute.part(batch.tokens):
                     denominator += self._accumulate(batch, metrics)
             if not self._stream.complete:
                 self._done = self._stream.done
                 return
-            with self._context.clock.during("busy"), self._context.phases.during("compute"):
+            with compute.part(0):
                 result = self._engine.optimizer_step(denominator)
                 self._engine.lr_scheduler_step()
+        self._context.costs.add(self._stage.name, compute.tokens, compute.seconds)
         info = metrics.summary(denominator) | {"grad_norm": result.grad_norm, "skipped": float(result.skipped), "lr": result.lr}
         info |= self._copy_out()
         self._commit(info | {"step_seconds": time.monotonic() - start_s})
         self._publish()
 
     def _accumulate(self, batch: StageBatch, metrics: StepMetrics) -> float:
-        rows = pad_rows(batch, self._shape)
-        result = self._engine.forward_backward_batch(rows, self._loss)
-        metrics.absorb(batch, result.metrics)
+        done = self._training.accumulate(batch)
+        metrics.absorb(batch, done.metrics)
         self._tokens += int(batch.jagged("response_ids").lengths.sum())
-        return self._loss.denominator(rows)
+        return done.denominator
 
     def _commit(self, info: dict[str, float]) -> None:
         context = self._context
-        with context.clock.during("busy"), context.phases.during("commit"):
+        with context.clock.during("busy", "commit"):
             reply = context.client.commit(
                 context.topic.name, self._stage.name, POLICY, EPOCH, self._version, self._stream.leases, info
             ).result(REPLY_S)
@@ -107,7 +108,7 @@ class TrainerWorker:
     def _publish(self) -> None:
         """Copy the version out into the publisher's slot; its digest, announcement and travel are the publisher's work."""
         assert self._publisher is not None
-        with self._context.clock.during("busy"), self._context.phases.during("publish"):
+        with self._context.clock.during("busy", "publish"), self._context.costs.call("publish"):
             self._publisher.publish(WeightsId(POLICY, EPOCH, self._version), self._engine.get_per_tensor_param)
 
     def _copy_out(self) -> dict[str, float]:

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
+import pytest
 import torch
 
 from asyncflow.contracts.batch import StageBatch
@@ -15,10 +17,11 @@ from asyncflow.contracts.weights import WeightsId, to_model_version
 from asyncflow.stages.weightless import Weightless
 from asyncflow.workers.context import REPLY_S
 from asyncflow.workers.follower import WeightsFollower
+from asyncflow.workers.result_writer import Result, ResultWriter
 from asyncflow.workers.stage import StageLoop, StageWorker
 from checkpoint_engine.publisher import Publisher
 from checkpoint_engine.publisher_client import PublisherClient
-from tests.workers.worker_desk import NO_EVALUATION, desk, until
+from tests.workers.worker_desk import NO_EVALUATION, Desk, desk, until
 
 
 class Follower(Weightless):
@@ -38,7 +41,8 @@ def test_an_empty_answer_is_followed_by_a_new_take_before_anybody_waits(tmp_path
     """Else rows that come while no take is open are not seen until the next deadline."""
     with desk(tmp_path, NO_EVALUATION) as found:
         context = found.context("scorer-0")
-        loop = StageLoop(context, found.config.stage("reward"), Follower(), None)
+        writer = ResultWriter(context)
+        loop = StageLoop(context, found.config.stage("reward"), Follower(), None, writer)
         assert not loop.turn()  # a take is open, nothing came
         assert loop._take is not None
         loop._take.cancel()
@@ -47,6 +51,7 @@ def test_an_empty_answer_is_followed_by_a_new_take_before_anybody_waits(tmp_path
         assert not loop.turn()
         assert loop._take is not None
         loop.give_back()
+        writer.close()
 
 
 def test_every_stage_of_a_process_gets_the_weights_of_their_model(tmp_path: Path) -> None:
@@ -63,7 +68,8 @@ def test_every_stage_of_a_process_gets_the_weights_of_their_model(tmp_path: Path
         context = found.context("actor_forward-0")
         follower = WeightsFollower(context, "policy")
         stages = [Follower(), Follower()]
-        worker = StageWorker(context, [StageLoop(context, found.config.stage("actor_forward"), stage, follower) for stage in stages], [follower])
+        writer, served = ResultWriter(context), found.config.stage("actor_forward")
+        worker = StageWorker(context, [StageLoop(context, served, stage, follower, writer) for stage in stages], [follower], writer)
         running = threading.Thread(target=worker.run)
         running.start()
         until(lambda: all(stage.weights for stage in stages), "both stages have weights")
@@ -73,3 +79,66 @@ def test_every_stage_of_a_process_gets_the_weights_of_their_model(tmp_path: Path
         over.set()
         serving.join(10)
     assert [[(weights.version, total) for weights, total in stage.weights] for stage in stages] == [[(0, 5.0)], [(0, 5.0)]]
+
+
+class Looking(Weightless):
+    """Remembers at each call whether the next take was open already."""
+
+    def __init__(self) -> None:
+        self.loop: StageLoop | None = None
+        self.ahead: list[bool] = []
+
+    def __call__(self, batch: StageBatch) -> Mapping[str, np.ndarray]:
+        assert self.loop is not None
+        self.ahead.append(self.loop._take is not None)
+        return {"rewards": np.zeros(len(batch), dtype=np.float32)}
+
+
+def put_groups(found: Desk, count: int, rows: int) -> None:
+    found.put_prompts(count)
+    client = found.client("rollout-0", "rollout")
+    for lease in client.pull(found.topic, loaded=0, limit=count, wait_s=5.0).result(10.0).groups:
+        found.put_group(client, lease, rows)
+
+
+def test_a_full_lease_opens_the_next_take_before_it_is_computed_and_no_other_does(tmp_path: Path) -> None:
+    with desk(tmp_path, NO_EVALUATION, "rollout.samples_per_prompt=2", "batch_size=4") as found:
+        put_groups(found, 3, rows=2)
+        context, looking = found.context("scorer-0"), Looking()
+        stage = msgspec.structs.replace(found.config.stage("reward"), limit=4)
+        writer = ResultWriter(context)
+        looking.loop = loop = StageLoop(context, stage, looking, None, writer)
+        while len(looking.ahead) < 2:
+            if not loop.turn():
+                context.wait(1.0)
+        loop.give_back()
+        writer.close()
+        until(lambda: found.queue.status().topics[0].stored_rows == 6, "the rows")
+        rewarded = next(entry for entry in found.queue.status().topics[0].consumers if entry.name == "reward")
+    assert looking.ahead == [True, False]
+    assert rewarded.done_rows == 6
+
+
+def test_what_a_recalled_take_brought_is_computed_before_another_is_opened(tmp_path: Path) -> None:
+    """Else a queue that is never empty would keep a worker from new weights."""
+    with desk(tmp_path, NO_EVALUATION, "rollout.samples_per_prompt=2", "batch_size=4") as found:
+        put_groups(found, 3, rows=2)
+        context, looking = found.context("scorer-0"), Looking()
+        writer = ResultWriter(context)
+        looking.loop = loop = StageLoop(context, msgspec.structs.replace(found.config.stage("reward"), limit=2), looking, None, writer)
+        assert not loop.turn()
+        loop.recall()
+        assert loop._take is None
+        writer.close()
+    assert looking.ahead == [False]
+
+
+def test_outputs_that_cannot_be_written_end_the_worker_by_its_next_look(tmp_path: Path) -> None:
+    with desk(tmp_path, NO_EVALUATION) as found:
+        context = found.context("scorer-0")
+        writer = ResultWriter(context)
+        writer.put(Result("reward", 7, [(0, 0)], {"no_such_column": np.zeros(1)}, None))
+        until(lambda: writer._error is not None, "the refusal")
+        with pytest.raises(ValueError, match="no_such_column"):
+            writer.check()
+        writer.close()

@@ -13,10 +13,12 @@ import numpy as np
 from asyncflow.config import RunConfig
 from asyncflow.contracts.worker import WorkerArgs
 from asyncflow.flow.core import core_config
+from asyncflow.observe.trace import Trace, decode_trace
 from asyncflow.workers.context import WorkerContext
 from tests.config.recipes import MINIMAL, load_text
 from transfer_queue.client import QueueClient
 from transfer_queue.columns import Jagged
+from transfer_queue.controller.core import Core
 from transfer_queue.local import LocalQueue
 from transfer_queue.messages import Event, GroupLease, RowPut
 
@@ -31,8 +33,9 @@ TRAIN_ONLY = (
 
 
 class Desk:
-    def __init__(self, queue: LocalQueue, config: RunConfig) -> None:
+    def __init__(self, queue: LocalQueue, config: RunConfig, traces: list[tuple[str, Trace]]) -> None:
         self.queue, self.config = queue, config
+        self._traces = traces
         self.clients: list[QueueClient] = []
         self.contexts: list[WorkerContext] = []
         self.topic = config_topic(queue)
@@ -59,6 +62,10 @@ class Desk:
 
     def events(self, kind: str) -> list[Event]:
         return [event for event in list(self.queue.events) if event.kind == kind]
+
+    def traces(self, owner: str) -> list[Trace]:
+        """What the controller was handed of this member, in order."""
+        return [trace for sender, trace in list(self._traces) if sender == owner]
 
     def close(self) -> None:
         for context in self.contexts:
@@ -87,8 +94,13 @@ def desk(folder: Path, *overrides: str) -> Iterator[Desk]:
     config = load_text(folder, MINIMAL, TASK, *overrides)
     config = msgspec.structs.replace(config, run=msgspec.structs.replace(config.run, dir=str(folder)))
     core = core_config(config)
-    with LocalQueue(core.topics, config=core.config, duties=core.duties, lease_s=core.lease_s, stall_s=core.stall_s) as queue:
-        found = Desk(queue, config)
+    traces: list[tuple[str, Trace]] = []
+
+    def attach(state: Core) -> None:
+        state.send_traces_to(lambda owner, role, trace, t_s: traces.append((owner, decode_trace(trace))))
+
+    with LocalQueue(core.topics, config=core.config, duties=core.duties, lease_s=core.lease_s, stall_s=core.stall_s, attach=attach) as queue:
+        found = Desk(queue, config, traces)
         try:
             yield found
         finally:

@@ -10,6 +10,7 @@ Driven by one thread. Nothing here waits, so `wait_s` has no use.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -17,7 +18,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from asyncflow.contracts.rollout import Capacity, Chunk, PauseMode, Request
+from asyncflow.contracts.rollout import Capacity, Chunk, CostSink, PauseMode, Request
 from asyncflow.contracts.weights import WeightsId
 from asyncflow.engines.model import load_hf
 from asyncflow.engines.rollout.embedded.admission import Limits
@@ -60,6 +61,7 @@ class EmbeddedRolloutEngine:
         self._prompts: PromptStore | None = None
         self._paused = False
         self._dead: str | None = "it was not started: call start()"
+        self._cost: CostSink | None = None
 
     # ---------------------------------------------------------------- life
 
@@ -109,6 +111,10 @@ class EmbeddedRolloutEngine:
             raise ValueError(f"max_queued = {self._max_queued} is exceeded: {came}; none of these was queued; call chunks() until they fit")
         self._queue.update((request.id, request) for request in requests)
 
+    def next_chunk_s(self) -> float:
+        """Decoding happens in `chunks`, so its worker never waits for it."""
+        return 0.0
+
     def abort(self, ids: Sequence[str]) -> None:
         for id_ in ids:
             slot = self._table.slot_of.get(id_)
@@ -124,31 +130,51 @@ class EmbeddedRolloutEngine:
 
     # ---------------------------------------------------------------- decoding
 
+    def meter(self, add: CostSink) -> None:
+        """See `asyncflow.contracts.rollout.Metered`."""
+        self._cost = add
+
     def chunks(self, wait_s: float = 0.0) -> list[Chunk]:
         """`steps_per_call` decode steps, none while paused; a request that is running makes one chunk. [] when idle."""
         self._alive()
         if not self._paused:
             for _ in range(self._steps):
-                self._admit()
+                self._measured_admit()
                 if not self._table.slot_of:
                     break
-                self._step()
+                self._measured_step()
             self._ended += self._table.hand_over(self._table.active_slots(), self._version)
         ended, self._ended = self._ended, []
         return ended
 
-    def _admit(self) -> None:
+    def _measured_admit(self) -> None:
+        start_s = time.perf_counter()
+        tokens = self._admit()
+        if tokens and self._cost is not None:
+            self._cost("prefill", tokens, time.perf_counter() - start_s)
+
+    def _measured_step(self) -> None:
+        start_s, running = time.perf_counter(), len(self._table.slot_of)
+        self._step()
+        if self._cost is not None:
+            self._cost("decode", running, time.perf_counter() - start_s)
+
+    def _admit(self) -> int:
+        """Returns how many prompt tokens the rows have that got a slot."""
+        tokens = 0
         if not self._queue or not self._table.free:
-            return
+            return tokens
         if self._forward is None or self._prompts is None:
             raise RuntimeError("the engine's memory is released: call restore_memory() before chunks()")
         while self._queue and self._table.free:
             request = self._queue.pop(next(iter(self._queue)))
             prompt = request.token_ids[:-1]
             slot = self._table.occupy(request, request.sampling.stop_token_ids + self._stops)
+            tokens += len(request.token_ids)
             if prompt:
                 upcoming = (other.token_ids[:-1] for other in self._queue.values())
                 self._forward.install(slot, self._prompts.get(prompt, upcoming))
+        return tokens
 
     def _step(self) -> None:
         table = self._table

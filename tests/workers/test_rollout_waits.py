@@ -1,0 +1,42 @@
+"""The rollout worker sleeps while an engine that computes elsewhere has nothing new, and a message still wakes it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from asyncflow.engines.emulated.clock import ModelClock
+from asyncflow.engines.emulated.rollout import EmulatedRolloutEngine
+from asyncflow.workers.rollout import RolloutWorker
+from tests.engines.emulated.emulation import emulation, weights
+from tests.workers.test_rollout_worker import SHAPE
+from tests.workers.worker_desk import NO_EVALUATION, TRAIN_ONLY, desk
+
+STEPS_S = 10 * (1.0 + 0.5 * 4)  # modelled: ten decode steps of four rows
+SCALE = 50.0
+
+
+def test_the_loop_turns_for_events_only_and_rows_come_when_they_are_due(tmp_path: Path) -> None:
+    with desk(tmp_path, *TRAIN_ONLY, NO_EVALUATION, *SHAPE, "rollout.progress_s=0.5") as found:
+        found.put_prompts(1)
+        engine = EmulatedRolloutEngine(emulation(), ModelClock(SCALE))
+        engine.start()
+        engine.load_weights(weights(0), [])
+        context = found.context("rollout-0")
+        worker = RolloutWorker(context, engine, None)
+        worker._follower.loaded = engine.loaded  # there is no publisher here
+        while not len(worker._book):
+            worker._turn()
+        begin_s, turns = time.monotonic(), 0
+        while len(worker._book):
+            worker._turn()
+            turns += 1
+        took_s = time.monotonic() - begin_s
+        worker._writer.drain()
+        stored = found.queue.status().topics[0].stored_rows
+        busy_s = context.clock.totals()["busy"]
+        worker._writer.close()
+    assert stored == 4
+    assert took_s >= 0.8 * STEPS_S / SCALE
+    assert turns < 20
+    assert busy_s >= 0.8 * took_s
