@@ -1,4 +1,4 @@
-"""The command line: `asyncflow train RECIPE [KEY=VALUE …]`. A user's mistake gets one message and no traceback."""
+"""The command line: one subcommand a thing to do with a recipe or a run. A user's mistake gets one message and no traceback."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 
 USER_ERROR = 2
+OVERRIDABLE = ("train", "explain")  # commands that take KEY=VALUE
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -18,23 +19,65 @@ def build_parser() -> argparse.ArgumentParser:
     train.add_argument("recipe", help="folder with a config.yaml, or a YAML file")
     train.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="e.g. staleness=4; all keys: docs/configuration.md")
     train.add_argument("--run-dir", metavar="DIR", help="where this run writes; default: run.root/run.name-TIME")
+    train.add_argument("--dry-run", action="store_true", help="say what the run would be, as `explain` does, and start nothing")
+    explain = commands.add_parser("explain", help="say what a recipe means", description="Every number that a run would derive. Starts nothing.")
+    explain.add_argument("recipe", help="folder with a config.yaml, or a YAML file")
+    explain.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="as for train")
+    explain.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+    report = commands.add_parser("report", help="make a page of a run, or of two side by side", description="One self-contained HTML page of a run.")
+    report.add_argument("runs", nargs="+", metavar="RUN", help="directory of a run: finished, in progress or crashed; a second is compared with it")
+    report.add_argument("--out", metavar="FILE", help="where the page goes; default: RUN/report.html")
+    report.add_argument("--trace", metavar="FILE", help="also write a trace that Perfetto opens (JSON)")
+    size = commands.add_parser("size", help="which split of the devices is best", description="Bottleneck, prediction, best split.")
+    size.add_argument("subject", metavar="RUN|COSTS", help="directory of a run, a cost table (.yaml), or the name of a stored table")
+    size.add_argument("--devices", type=int, metavar="N", help="devices to split; default: as many as the present split has")
+    size.add_argument("--staleness", metavar="K|null", help="default: that of the run; of a table 2")
+    size.add_argument("--policy", choices=("wait", "drop"), help="default: that of the run; of a table wait")
+    size.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+    watch = commands.add_parser("watch", help="the live view of a run, from another terminal", description="The live view of a run. It only reads.")
+    watch.add_argument("run", metavar="RUN", help="directory of a run that goes on or is over")
+    watch.add_argument("--once", action="store_true", help="show its state now and end")
+    watch.add_argument("--key", metavar="FILE", help="client.key, where the run has keys and they lie elsewhere on this machine")
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point of the console script. Returns 0 only for a completed run, 1 for one that failed, 2 for a user's mistake."""
+    """Entry point of the console script. Returns 0 only for a completed run or command, 1 for a run that failed, 2 for a user's mistake."""
     parser = build_parser()
     args, rest = parser.parse_known_args(argv)  # argparse takes the overrides of one run only; those behind an option are left in `rest`
-    if unknown := [word for word in rest if word.startswith("-") or "=" not in word]:
-        parser.error(f"{' '.join(unknown)}: no option and no KEY=VALUE (asyncflow train --help)")
-    from asyncflow.cli.train import train
+    if unknown := [word for word in rest if word.startswith("-") or "=" not in word or args.command not in OVERRIDABLE]:
+        parser.error(f"{' '.join(unknown)}: no option and no KEY=VALUE (asyncflow {args.command} --help)")
     from asyncflow.config.errors import ConfigError
 
     try:
-        return train(args.recipe, [*args.overrides, *rest], args.run_dir)
+        return _run(args, rest)
     except ConfigError as error:
         print(f"asyncflow: {error}", file=sys.stderr)
         return USER_ERROR
+
+
+def _run(args: argparse.Namespace, rest: list[str]) -> int:
+    """The command's own code, imported only for it: `explain` answers before the parts of a run are loaded."""
+    if args.command == "report":
+        from asyncflow.cli.report import report
+
+        return report(args.runs, args.out, args.trace)
+    if args.command == "watch":
+        from asyncflow.cli.watch import watch
+
+        return watch(args.run, args.once, args.key)
+    if args.command == "size":
+        from asyncflow.cli.size import size
+
+        return size(args.subject, args.devices, args.staleness, args.policy, args.json)
+    overrides = [*args.overrides, *rest]
+    if args.command == "explain" or args.dry_run:
+        from asyncflow.cli.explain import explain
+
+        return explain(args.recipe, overrides, getattr(args, "json", False), getattr(args, "run_dir", None))
+    from asyncflow.cli.train import train
+
+    return train(args.recipe, overrides, args.run_dir)
 
 
 if __name__ == "__main__":

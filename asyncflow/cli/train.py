@@ -14,9 +14,13 @@ from asyncflow.config.check import check_runnable
 from asyncflow.config.errors import ConfigError
 from asyncflow.config.load import load
 from asyncflow.launch.local import COMPLETED, LocalLauncher
-from asyncflow.observe.progress import RunProgress
-from asyncflow.observe.records import EVENTS, Summary
+from asyncflow.launch.plan import client_key
+from asyncflow.observe.live.view import RunView
+from asyncflow.observe.records import EVENTS, STALL, Summary
+from asyncflow.observe.stall import load_stall
 from asyncflow.observe.summary import summarise, write_summary
+from asyncflow.observe.writers.configured import configured
+from transfer_queue.waits import render
 
 
 def train(recipe: str, overrides: list[str], run_dir: str | None) -> int:
@@ -25,16 +29,19 @@ def train(recipe: str, overrides: list[str], run_dir: str | None) -> int:
     config = load(recipe, overrides)
     check_runnable(config)
     config = with_run_dir(config, run_dir)
-    with RunProgress(config.run_dir, config.total_steps) as progress:
-        progress.say(f"run directory {config.run_dir}")
-        staleness = "unbounded (null)" if config.staleness is None else config.staleness
-        progress.say(f"staleness {staleness}, {config.total_steps} steps of {config.batch_size} groups")
-        launcher = LocalLauncher(config, progress.say, progress.tick)
-        reason = launcher.run()
-        progress.tick()
-    summary = summarise(config.run_dir, reason, time.monotonic() - start_s, launcher.nursery.restarts)
-    path = write_summary(config.run_dir, summary)
-    show(summary, progress.console)
+    view = RunView(config, client_key(config))
+    view.say(f"run directory {config.run_dir}")
+    staleness = "unbounded (null)" if config.staleness is None else config.staleness
+    view.say(f"staleness {staleness}, {config.total_steps} steps of {config.batch_size} groups")
+    with configured(config, view.say) as writers:
+        with view:
+            launcher = LocalLauncher(config, view.say)
+            reason = launcher.run()
+            view.end(reason)
+        summary = summarise(config.run_dir, reason, time.monotonic() - start_s, launcher.nursery.restarts)
+        path = write_summary(config.run_dir, summary)
+        show(summary, view.console)
+        writers.close(summary)
     print(path, flush=True)
     return 0 if reason == COMPLETED else 1
 
@@ -64,6 +71,9 @@ def show(summary: Summary, console: Console) -> None:
         console.print(f"{name:<14} {value}", markup=False)
     if summary.traceback is not None:
         console.print(summary.traceback, markup=False)
+    stall = load_stall(Path(summary.run_dir))
+    if stall is not None:
+        console.print(f"\n{render(stall)}\nsaved as {Path(summary.run_dir) / STALL}", markup=False)
 
 
 def _measured(summary: Summary) -> dict[str, str]:

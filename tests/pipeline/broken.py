@@ -20,6 +20,16 @@ def make_raising(context: StageContext) -> RaisingAdvantage:
     return RaisingAdvantage(normalise_std=True)
 
 
+class HangingAdvantage(AdvantageStage):
+    def __call__(self, batch: StageBatch) -> dict:
+        time.sleep(3600)
+        raise AssertionError("nobody waits so long")
+
+
+def make_hanging(context: StageContext) -> HangingAdvantage:
+    return HangingAdvantage(normalise_std=True)
+
+
 class HangingScorer(DenseSorting):
     """Scoring hangs for one question among many."""
 

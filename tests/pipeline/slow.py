@@ -10,10 +10,13 @@ import torch
 
 from asyncflow.algorithms.loss import Metrics, PolicyLoss
 from asyncflow.config import RunConfig
-from asyncflow.contracts.batch import RowBatch
+from asyncflow.contracts.batch import RowBatch, StageBatch
 from asyncflow.contracts.rollout import Chunk
+from asyncflow.contracts.stage import StageContext
 from asyncflow.engines.rollout.embedded.engine import EmbeddedRolloutEngine
 from asyncflow.engines.rollout.factory import make_rollout_engine
+from asyncflow.stages.forward import ForwardStage, make_forward
+from transfer_queue.columns import Jagged
 
 MICRO_BATCH_S = 0.12
 SLOWER = 4  # times
@@ -29,6 +32,19 @@ class SlowLoss(PolicyLoss):
     def __call__(self, log_probs: torch.Tensor, entropy: torch.Tensor | None, batch: RowBatch) -> tuple[torch.Tensor, Metrics]:
         pause(MICRO_BATCH_S)
         return super().__call__(log_probs, entropy, batch)
+
+
+def make_slow_forward(context: StageContext) -> ForwardStage:
+    """The real stage, a second a group."""
+    stage = make_forward(context)
+    compute = stage._group
+
+    def slow(group: StageBatch) -> Jagged:
+        pause(1.0)
+        return compute(group)
+
+    stage._group = slow  # type: ignore[method-assign]
+    return stage
 
 
 def one_slow_replica(config: RunConfig, model_dir: Path, worker: str) -> EmbeddedRolloutEngine:
