@@ -19,7 +19,7 @@ AT_LEAST: tuple[tuple[str, int, str], ...] = (
     ("data.prompts_bound", 1, "no prompt could wait for admission, so none would ever be generated from"),
     ("task.item_bytes", 0, "the worst case of a group would be counted too small"),
     ("rollout.samples_per_prompt", 1, "a group without rows can neither be scored nor trained"),
-    ("rollout.prompt_width", 1, "no prompt would fit"),
+    ("rollout.prompt_width", 4, "fewer rows take another matrix kernel, whose bits differ"),
     ("rollout.response_width", 1, "no token could be generated"),
     ("rollout.pull_groups", 1, "no replica would ever ask for a prompt"),
     ("algorithm.micro_batch_groups", 1, "a pass over no group never ends the batch"),
