@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
-USER_ERROR = 2
+FAILED, USER_ERROR, INTERRUPTED = 1, 2, 130
 OVERRIDABLE = ("train", "explain")  # commands that take KEY=VALUE
 
 
@@ -42,18 +42,38 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point of the console script. Returns 0 only for a completed run or command, 1 for a run that failed, 2 for a user's mistake."""
+    """Entry point of the console script. Returns 0 only for a completed run or command, 1 for a run or an output that failed, 2 for a user's mistake,
+    130 after Ctrl-C."""
     parser = build_parser()
     args, rest = parser.parse_known_args(argv)  # argparse takes the overrides of one run only; those behind an option are left in `rest`
     if unknown := [word for word in rest if word.startswith("-") or "=" not in word or args.command not in OVERRIDABLE]:
         parser.error(f"{' '.join(unknown)}: no option and no KEY=VALUE (asyncflow {args.command} --help)")
+    try:
+        return _lasting(args, rest)
+    except KeyboardInterrupt:
+        print("asyncflow: interrupted", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _lasting(args: argparse.Namespace, rest: list[str]) -> int:
+    """The command, with an output that cannot end it. A run does not fail for what could not be said of it."""
+    from asyncflow.cli.output import lasting_output
     from asyncflow.config.errors import ConfigError
 
-    try:
-        return _run(args, rest)
-    except ConfigError as error:
-        print(f"asyncflow: {error}", file=sys.stderr)
-        return USER_ERROR
+    with lasting_output() as output:
+        try:
+            code = _run(args, rest)
+        except ConfigError as error:
+            print(f"asyncflow: {error}", file=sys.stderr)
+            return USER_ERROR
+        except OSError as error:  # a full disk, a file that may not be read, a directory that was removed meanwhile
+            print(f"asyncflow: {error}; {args.command} ended there. Fix: see to that file or disk, then call it again", file=sys.stderr)
+            return FAILED
+        output.flush()
+    if output.lost is not None:
+        print(f"asyncflow: standard output cannot be written ({output.lost}), a part of it is missing. Fix: name another place", file=sys.stderr)
+        return code or (FAILED if args.command != "train" else 0)
+    return code
 
 
 def _run(args: argparse.Namespace, rest: list[str]) -> int:
@@ -71,10 +91,14 @@ def _run(args: argparse.Namespace, rest: list[str]) -> int:
 
         return size(args.subject, args.devices, args.staleness, args.policy, args.json)
     overrides = [*args.overrides, *rest]
-    if args.command == "explain" or args.dry_run:
+    if args.command == "explain":
         from asyncflow.cli.explain import explain
 
-        return explain(args.recipe, overrides, getattr(args, "json", False), getattr(args, "run_dir", None))
+        return explain(args.recipe, overrides, args.json)
+    if args.dry_run:
+        from asyncflow.cli.explain import dry_run
+
+        return dry_run(args.recipe, overrides, args.run_dir)
     from asyncflow.cli.train import train
 
     return train(args.recipe, overrides, args.run_dir)

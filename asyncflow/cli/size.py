@@ -14,11 +14,12 @@ from asyncflow.sizing.costs import CostTable
 from asyncflow.sizing.lengths import ResponseLengths, response_lengths
 from asyncflow.sizing.load import load_costs
 from asyncflow.sizing.measured import measured
-from asyncflow.sizing.simulate import Policy
+from asyncflow.sizing.simulate import UNBOUNDED_BATCHES, Policy
 
 DEFAULT_STALENESS = 2  # of a cost table, which names none: that of `asyncflow train`
 SHOWN = 5  # alternatives
 FAR = 0.2  # a prediction that is off by more is said to be
+FAR_VERSIONS = 0.25
 
 
 class Case(msgspec.Struct, frozen=True):
@@ -30,6 +31,7 @@ class Case(msgspec.Struct, frozen=True):
     policy: Policy
     tokens_per_s: float | None = None  # measured, with the run's own staleness and policy
     steps: int = 0
+    staleness_mean: float | None = None  # measured over the same steps
     notes: list[str] = []
 
 
@@ -42,6 +44,7 @@ class SizeReport(msgspec.Struct, frozen=True):
     gain: float
     pays: bool
     measured_tokens_per_s_device: float | None
+    measured_staleness_mean: float | None
     model_error: float | None  # predicted over measured, less 1
     notes: list[str]
 
@@ -56,7 +59,7 @@ def size(subject: str, devices: int | None, staleness: str | None, policy: Liter
     advice = advise(case.costs, bound, chosen, devices, case.lengths)
     report = _report(case, advice, case.tokens_per_s if as_it_ran else None)
     if as_json:
-        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(report), indent=2).decode() + "\n")
     else:
         print("\n".join(lines(report, case)))
     return 0
@@ -74,7 +77,7 @@ def staleness_of(text: str) -> int | None:
 def _case(subject: str) -> Case:
     if Path(subject).is_dir():
         run = measured(Path(subject))
-        return Case(run.costs, run.lengths, run.staleness, run.policy, run.tokens_per_s, run.steps, run.notes)
+        return Case(run.costs, run.lengths, run.staleness, run.policy, run.tokens_per_s, run.steps, run.staleness_mean, run.notes)
     costs = load_costs(subject)
     return Case(costs, response_lengths(costs), DEFAULT_STALENESS, "wait")
 
@@ -93,10 +96,20 @@ def _report(case: Case, advice: Advice, tokens_per_s: float | None) -> SizeRepor
     real = None if tokens_per_s is None else tokens_per_s / case.costs.split.devices
     error = None if real is None else advice.present.tokens_per_s_device / real - 1
     notes = list(case.notes)
+    if advice.staleness is None:
+        notes.append(
+            f"without a bound, what is open is bounded by bytes, which a cost table does not know: {UNBOUNDED_BATCHES} batches are taken, and the "
+            "staleness shown is that of the first steps and grows as the run goes on"
+        )
     if error is not None and abs(error) > FAR:
         notes.append(
             "the prediction is far off: what the model leaves out (messages and copies of the queue, evaluations, workers that share cores) weighs "
             "as much as the work itself here; trust the order of the stages more than the numbers"
+        )
+    if real is not None and case.staleness_mean is not None and advice.present.staleness_mean - case.staleness_mean > FAR_VERSIONS:
+        notes.append(
+            f"predicted staleness is {advice.present.staleness_mean - case.staleness_mean:.2f} versions above the measured one: the model keeps the "
+            "window full, for its replicas take a prompt the moment that one is admitted; take the prediction as the most to expect"
         )
     return SizeReport(
         table=case.costs.name,
@@ -105,6 +118,7 @@ def _report(case: Case, advice: Advice, tokens_per_s: float | None) -> SizeRepor
         gain=advice.gain,
         pays=advice.pays,
         measured_tokens_per_s_device=real,
+        measured_staleness_mean=None if real is None else case.staleness_mean,
         model_error=error,
         notes=notes,
     )
@@ -131,7 +145,10 @@ def _stage_lines(advice: Advice, costs: CostTable) -> list[str]:
         f"{stage.stage:<14} {stage.devices:>7} {stage.capacity:>18,.0f} {stage.load:>6.0%} {stage.busy:>6.0%} {stage.spare:>6.0%}"
         for stage in advice.stages
     ]
-    meaning = "capacity: if the stage never waited, replicas as full as slots and permits allow; busy: a replica with one running row is busy too"
+    meaning = (
+        "capacity: if the stage never waited, replicas as full as slots and permits allow; busy: a replica with one running row is busy too.\n"
+        "Spare capacity of the rollout is not devices to take away: where the longest responses decide, fewer replicas make each of them slower"
+    )
     return [head, *rows, meaning, f"bottleneck: {_bottleneck(advice)}"]
 
 
@@ -148,9 +165,13 @@ def _split_lines(report: SizeReport, case: Case) -> list[str]:
     shown = [("present", advice.present), ("best", advice.best), *(("as good", option) for option in advice.alternatives[:SHOWN])]
     rows = [_option_line(name, option) for name, option in shown]
     if report.measured_tokens_per_s_device is not None and report.model_error is not None:
-        measured_line = f"{'measured':<10} {case.costs.split!s:<14} {report.measured_tokens_per_s_device:>15.1f}"
+        measured_line = f"{'measured':<10} {case.costs.split!s:<14} {report.measured_tokens_per_s_device:>15.1f} {_versions(case.staleness_mean):>10}"
         rows.insert(1, f"{measured_line}   over {case.steps} steps; the prediction is off by {report.model_error:+.1%}")
     return [f"{'split':<25} {'tokens/s/device':>15} {'staleness':>10}", *rows, *_verdict(advice)]
+
+
+def _versions(mean: float | None) -> str:
+    return "" if mean is None else f"{mean:.2f}"
 
 
 def _option_line(name: str, option: Option) -> str:

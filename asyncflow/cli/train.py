@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 
 import msgspec
 from rich.console import Console
 
-from asyncflow.config import RunConfig
+from asyncflow.cli.run_dir import with_run_dir
 from asyncflow.config.check import check_runnable
-from asyncflow.config.errors import ConfigError
 from asyncflow.config.load import load
 from asyncflow.launch.local import COMPLETED, LocalLauncher
 from asyncflow.launch.plan import client_key
+from asyncflow.launch.signals import Signals
 from asyncflow.observe.live.view import RunView
-from asyncflow.observe.records import EVENTS, STALL, Summary
+from asyncflow.observe.records import STALL, SUMMARY, Summary
 from asyncflow.observe.stall import load_stall
 from asyncflow.observe.summary import summarise, write_summary
 from asyncflow.observe.writers.configured import configured
@@ -34,33 +33,28 @@ def train(recipe: str, overrides: list[str], run_dir: str | None) -> int:
     staleness = "unbounded (null)" if config.staleness is None else config.staleness
     view.say(f"staleness {staleness}, {config.total_steps} steps of {config.batch_size} groups")
     with configured(config, view.say) as writers:
-        with view:
-            launcher = LocalLauncher(config, view.say)
-            reason = launcher.run()
-            view.end(reason)
-        summary = summarise(config.run_dir, reason, time.monotonic() - start_s, launcher.nursery.restarts)
-        path = write_summary(config.run_dir, summary)
+        launcher = LocalLauncher(config, view.say)
+        with Signals():  # one more Ctrl-C must not cost the summary; the launcher, while it runs, takes them itself
+            with view:
+                reason = launcher.run()
+                view.end(reason)
+            summary = summarise(config.run_dir, reason, time.monotonic() - start_s, launcher.nursery.restarts)
+            path = _write(summary, view)
         show(summary, view.console)
         writers.close(summary)
+    if path is None:
+        return 1
     print(path, flush=True)
-    return 0 if reason == COMPLETED else 1
+    return 0 if summary.exit_reason == COMPLETED else 1
 
 
-def with_run_dir(config: RunConfig, run_dir: str | None) -> RunConfig:
-    """Make the directory of this run. Raises ConfigError where that fails, or for one that holds a run already: two runs never mix their logs."""
-    fresh = f"{config.run.name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"  # two runs of one second have two processes
-    directory = Path(run_dir) if run_dir is not None else Path(config.run.root) / fresh
-    setting = f"run.root = {config.run.root}" if run_dir is None else f"--run-dir {run_dir}"
+def _write(summary: Summary, view: RunView) -> Path | None:
+    """None where it cannot be written: then it is only shown."""
     try:
-        holds_a_run = (directory / EVENTS).exists()
-        directory.mkdir(parents=True, exist_ok=True)
-    except (OSError, ValueError) as error:  # ValueError: a name with a null character
-        raise ConfigError(f"{setting}: no directory {directory} can be made there ({error}), and a run must write. Name another place") from None
-    if not os.access(directory, os.W_OK | os.X_OK):
-        raise ConfigError(f"{setting}: nothing can be written to {directory}, and a run must write. Name another place, or change its permissions")
-    if holds_a_run:
-        raise ConfigError(f"--run-dir {directory}: it holds a run already ({EVENTS}); their records would mix. Name another directory, or remove it")
-    return msgspec.structs.replace(config, run=msgspec.structs.replace(config.run, dir=str(directory.resolve())))
+        return write_summary(Path(summary.run_dir), summary)
+    except OSError as error:
+        view.say(f"{Path(summary.run_dir) / SUMMARY} cannot be written ({error.strerror or error}), so this is all that is left of it. Free the disk")
+        return None
 
 
 def show(summary: Summary, console: Console) -> None:
@@ -71,9 +65,18 @@ def show(summary: Summary, console: Console) -> None:
         console.print(f"{name:<14} {value}", markup=False)
     if summary.traceback is not None:
         console.print(summary.traceback, markup=False)
-    stall = load_stall(Path(summary.run_dir))
+    _show_stall(Path(summary.run_dir) / STALL, console)
+
+
+def _show_stall(path: Path, console: Console) -> None:
+    """Where there is one. A file that cannot be read hides nothing else."""
+    try:
+        stall = load_stall(path.parent)
+    except (OSError, RecursionError, msgspec.DecodeError) as error:
+        console.print(f"\n{path} cannot be read: {error}", markup=False)
+        return
     if stall is not None:
-        console.print(f"\n{render(stall)}\nsaved as {Path(summary.run_dir) / STALL}", markup=False)
+        console.print(f"\n{render(stall)}\nsaved as {path}", markup=False)
 
 
 def _measured(summary: Summary) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from pathlib import Path
@@ -11,6 +12,7 @@ import msgspec
 from asyncflow.cli.train import show
 from asyncflow.config import RunConfig
 from asyncflow.config.errors import ConfigError
+from asyncflow.flow.window import window
 from asyncflow.launch.local import COMPLETED
 from asyncflow.launch.plan import client_key
 from asyncflow.observe.live.view import FRAME_S, RunView
@@ -19,6 +21,7 @@ from asyncflow.observe.records import EVENTS, SUMMARY, Summary
 SILENT_S = 30.0  # a run whose controller is unreachable and whose files stand still for so long was killed
 ANSWER_S = 10.0  # in which a controller that lives has answered
 CONFIG = "config.json"
+KILLED = f"no {SUMMARY}, no answer of its controller, and nothing was written for {SILENT_S:g} s: the run was killed as a whole"
 
 
 def watch(run_dir: str, once: bool = False, key: str | None = None) -> int:
@@ -27,9 +30,12 @@ def watch(run_dir: str, once: bool = False, key: str | None = None) -> int:
     config = config_of(directory)
     view = RunView(config, key or client_key(config), ask=True)
     if once:
-        if (summary := read_summary(directory)) is not None:
+        summary = read_summary(directory)
+        if summary is not None:
             view.end(summary.exit_reason)
         view.show_now()
+        if summary is None and dead(directory, view):
+            view.say(KILLED)
         return 0
     try:
         with view:
@@ -53,10 +59,14 @@ def config_of(directory: Path) -> RunConfig:
             f"RUN = {directory}: it holds no {CONFIG}, which a run writes once its weights are prepared, so there is nothing to watch. "
             "Fix: name the directory that `asyncflow train` printed, or wait until it is there"
         ) from None
-    except (OSError, msgspec.ValidationError, msgspec.DecodeError) as error:
+    except (OSError, RecursionError, msgspec.DecodeError) as error:
         raise ConfigError(
             f"RUN = {directory}: its {CONFIG} cannot be read ({error}), so its view cannot be made. Fix: watch it with the release that wrote it"
         ) from None
+    try:
+        window(config), config.total_steps, config.places()  # what a view derives
+    except (TypeError, ValueError, ArithmeticError, AssertionError, MemoryError) as error:
+        raise ConfigError(f"RUN = {directory}: its {CONFIG} is that of no run ({error}), so its view cannot be made. Fix: restore the file") from None
     return msgspec.structs.replace(config, run=msgspec.structs.replace(config.run, dir=str(directory.resolve())))
 
 
@@ -67,10 +77,15 @@ def follow(directory: Path, view: RunView) -> tuple[str, Summary | None]:
         summary = read_summary(directory)
         if summary is not None:
             return summary.exit_reason, summary
-        answered_s = view.status.age_s()
-        if quiet_s(directory) > SILENT_S and (answered_s is None or answered_s > SILENT_S) and time.monotonic() - begun_s > ANSWER_S:
-            return f"no {SUMMARY}, no answer of its controller, and nothing was written for {SILENT_S:g} s: the run was killed as a whole", None
+        if dead(directory, view) and time.monotonic() - begun_s > ANSWER_S:
+            return KILLED, None
         pause.wait(FRAME_S)
+
+
+def dead(directory: Path, view: RunView) -> bool:
+    """Nothing is written and nobody answers: of a run without a summary, all that is left are its files."""
+    answered_s = view.status.age_s()
+    return quiet_s(directory) > SILENT_S and (answered_s is None or answered_s > SILENT_S)
 
 
 def read_summary(directory: Path) -> Summary | None:
@@ -79,7 +94,7 @@ def read_summary(directory: Path) -> Summary | None:
         return msgspec.json.decode((directory / SUMMARY).read_bytes(), type=Summary)
     except FileNotFoundError:
         return None
-    except (msgspec.ValidationError, msgspec.DecodeError) as error:
+    except (OSError, RecursionError, msgspec.DecodeError) as error:
         raise ConfigError(
             f"RUN = {directory}: its {SUMMARY} cannot be read ({error}), so its end cannot be shown. Fix: watch it with the release that wrote it"
         ) from None
@@ -87,5 +102,8 @@ def read_summary(directory: Path) -> Summary | None:
 
 def quiet_s(directory: Path) -> float:
     """Seconds since the run wrote anything. Files come into being in this order, and each is written to till the end."""
-    times = [path.stat().st_mtime for name in (CONFIG, EVENTS) if (path := directory / name).exists()]
-    return time.time() - max(times, default=0.0)
+    times = [0.0]
+    for name in (CONFIG, EVENTS):
+        with contextlib.suppress(OSError):  # not there yet, or just removed
+            times.append((directory / name).stat().st_mtime)
+    return time.time() - max(times)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import types
 import typing
 from typing import Any
@@ -16,6 +17,9 @@ from asyncflow.config.root import RunConfig
 REMOVABLE = ("stages", "resources", "models")  # a null entry in these removes the default of that name
 WORDS = {int: "an integer", float: "a number", str: "a text", bool: "true or false", type(None): "null", dict: "a mapping"}
 MOST_INT = 1 << 63  # workers receive the configuration in 64-bit integers
+NOTHING = ("none", "nil", "unbounded", "infinite", "inf", "off", "false", "no")  # as people write null
+AMOUNT = re.compile(r"(\d+(?:\.\d+)?) ?([kmgt])(i?)b?", re.IGNORECASE)  # 1GB, 512 MiB, 2k
+PORT_ONLY = "observe.prometheus_bind"  # a number there is a port of this machine
 EXAMPLES = {"dtype": "float32"}  # for settings without a default
 
 
@@ -107,6 +111,8 @@ def setting_at(key: str) -> tuple[Any, Any]:
 
 def fix_of(path: str, value: Any, kind: Any, default: Any, *others: Any) -> dict[str, Any]:
     """The `fix` or `advice` of a SettingError: what was probably meant (`value`, one of `others`, or near them), else the default."""
+    if path == PORT_ONLY and isinstance(value, int):
+        value = f"127.0.0.1:{value}"
     for candidate in [found for meant in (value, *others) for found in _candidates(meant, kind)]:
         try:
             return {"fix": [f"{path}={as_value(msgspec.to_builtins(msgspec.convert(candidate, kind, strict=False)))}"]}
@@ -120,6 +126,11 @@ def fix_of(path: str, value: Any, kind: Any, default: Any, *others: Any) -> dict
 def _candidates(value: Any, kind: Any) -> list[Any]:
     """Values of which one may be what the user meant. Numbers beyond all bounds are not: the default takes their place."""
     if isinstance(value, str):
+        if value.lower() in NOTHING and type(None) in typing.get_args(kind):
+            return [None]
+        if (amount := AMOUNT.fullmatch(value)) is not None:
+            number, letter, binary = amount.groups()
+            return [round(float(number) * (1024 if binary else 1000) ** (1 + "kmgt".index(letter.lower())))]
         near = closest(value, _words(kind))
         return [value if near is None else near, [value]] if value else []
     if isinstance(value, float):

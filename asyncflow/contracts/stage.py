@@ -50,7 +50,11 @@ class StageContext(msgspec.Struct):
 
 
 class StageCompute(Protocol):
-    """A stage's code. Called with leased rows, returns its output columns for the same rows in the same order."""
+    """A stage's code. Called with leased rows, returns its output columns for the same rows in the same order.
+
+    They are written while the next rows are computed, so every call returns memory of its own: a buffer that is filled anew would be written with the
+    next rows' values.
+    """
 
     def __call__(self, batch: StageBatch) -> Mapping[str, np.ndarray | Jagged | list[bytes]]: ...
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import shutil
 import signal
 import sys
 import time
@@ -18,8 +19,11 @@ import msgspec
 
 from asyncflow.contracts.worker import EXPELLED
 from asyncflow.launch.parent import exit_with_parent
+from asyncflow.launch.server_path import same_path
 
 VISIBLE = {"cuda": "CUDA_VISIBLE_DEVICES", "npu": "ASCEND_RT_VISIBLE_DEVICES"}  # which accelerators a process may see
+
+FULL_BYTES = 1 << 20  # less is free: a log line may fit, the next record does not
 
 
 class ChildSpec(msgspec.Struct, frozen=True):
@@ -42,7 +46,7 @@ class Child:
         self.spec = spec
         self.started_s = time.monotonic()
         self.process = context.Process(target=run_child, args=(spec,), name=spec.name)
-        with without_interrupts():
+        with without_interrupts(), same_path():
             self.process.start()
 
     @property
@@ -96,6 +100,15 @@ def cause_of(exit_code: int) -> str:
         return f"killed by {signal.Signals(-exit_code).name}"
     except ValueError:
         return f"killed by signal {-exit_code}"
+
+
+def full_disk(directory: Path) -> str:
+    """", and …" where a full disk is why a process ended and its log says nothing: the log lies there too."""
+    try:
+        free = shutil.disk_usage(directory).free
+    except OSError as error:
+        return f", and {directory} cannot be read ({error.strerror or error})"
+    return f", and the disk of {directory} is full" if free < FULL_BYTES else ""
 
 
 def run_child(spec: ChildSpec) -> None:

@@ -15,6 +15,8 @@ from transfer_queue.controller.core import Core
 from transfer_queue.controller.server import serve
 from transfer_queue.security import Security
 
+MODEL_ROLES = ("rollout", "trainer")  # their loops compute with the policy, whatever stages say
+
 
 def run(config: bytes, out: Connection) -> int:
     """Process entry: serve until the run has stopped and everybody left. Sends the endpoint through `out` when it listens."""
@@ -54,4 +56,6 @@ def device_count(config: RunConfig) -> int:
     """What tokens per second are divided by: every accelerator of every role; on a machine without, every worker that computes with a model."""
     places = config.places()
     accelerators = sum(len(place.devices) for place in places)
-    return accelerators or sum(place.role not in ("source", "publisher") for place in places)
+    return accelerators or sum(
+        place.role in MODEL_ROLES or any(stage.model is not None for stage in config.stages_of(place.role)) for place in places
+    )

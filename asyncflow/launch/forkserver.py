@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from asyncflow.config import RunConfig
 
 TORCH_MODULES = ("torch", "safetensors.torch", "transformers.models.qwen2.modeling_qwen2")
+FIRST = "asyncflow.launch.server_path"  # before anything else: it gives the environment back
 PRELOAD = (
     "asyncflow.worker",
     "asyncflow.workers.roles",
@@ -46,4 +47,4 @@ def preload(config: RunConfig) -> list[str]:
     torch = config.rollout.engine == EMBEDDED or config.algorithm.engine == TORCH
     update = config.algorithm.loss if config.algorithm.engine == TORCH else config.algorithm.engine
     paths = [stage.compute for stage in config.stages.values()] + [config.rollout.engine, update, config.task.path]
-    return [*(TORCH_MODULES if torch else ()), *PRELOAD, *dict.fromkeys(path.partition(":")[0] for path in paths if ":" in path)]
+    return [FIRST, *(TORCH_MODULES if torch else ()), *PRELOAD, *dict.fromkeys(path.partition(":")[0] for path in paths if ":" in path)]

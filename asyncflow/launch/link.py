@@ -71,10 +71,13 @@ class ControllerLink:
             except LOST as error:
                 self.lost = str(error)
 
+    def members(self) -> set[str]:
+        """Names of those that are registered now."""
+        return {entry.rpartition("#")[0] for entry in self.directive.alive}
+
     def alive(self, names: Iterable[str]) -> bool:
         """Whether all of these members are registered now."""
-        present = {entry.rpartition("#")[0] for entry in self.directive.alive}
-        return present.issuperset(names)
+        return self.members().issuperset(names)
 
     def _watch(self, wait_s: float) -> None:
         self._asked_s = time.monotonic()

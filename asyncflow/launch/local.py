@@ -7,6 +7,7 @@ controller or shard, and any worker that raises, end the run.
 from __future__ import annotations
 
 import multiprocessing
+import signal
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
@@ -16,7 +17,8 @@ import msgspec
 
 from asyncflow.config import RunConfig
 from asyncflow.contracts.worker import EXPELLED
-from asyncflow.launch.child import Child, ChildSpec, cause_of
+from asyncflow.launch.absent import Absent
+from asyncflow.launch.child import Child, ChildSpec, cause_of, full_disk
 from asyncflow.launch.forkserver import context
 from asyncflow.launch.link import LOST, WATCH_S, ControllerLink
 from asyncflow.launch.nursery import Nursery
@@ -54,6 +56,7 @@ class LocalLauncher:
         self.link: ControllerLink | None = None
         self._key = client_key(config)
         self._warned = ""  # what the controller last told people
+        self._absent = Absent()
         self._unreplaceable: set[str] = set()  # workers whose failure is the run's, also on the way out
 
     def run(self) -> str:
@@ -66,6 +69,8 @@ class LocalLauncher:
                 reason = self._stop_reason()
             except RunFailed as failure:
                 reason = str(failure)
+            except OSError as error:  # a full disk, or the run's directory was taken away
+                reason = f"the launcher cannot go on: {error}"
             finally:
                 late = self._end(signals)
         return late if reason == COMPLETED and late is not None else reason
@@ -156,14 +161,22 @@ class LocalLauncher:
             self.link.stop(INTERRUPTED)
             self.link.refresh()
             raise RunFailed(INTERRUPTED)
+        self._end_absent(self.link)
         self._look_at_ends()
         if self.link.lost is not None and self._going():
             self._look_at_ends()  # the controller's own end would be the cause
             raise RunFailed(f"controller does not answer: {self.link.lost}")
         self._tick()
 
+    def _end_absent(self, link: ControllerLink) -> None:
+        """A worker that counts as dead and is still there does not run (SIGSTOP, a hung driver): end it, so that another can take its place."""
+        restartable = [name for name, child in self.nursery.children.items() if child.spec.restartable]
+        for name in self._absent.look(restartable, link.members(), time.monotonic()):
+            self.nursery.children[name].send(signal.SIGKILL)
+
     def _look_at_ends(self) -> None:
         for child, code in self.nursery.ended():
+            self._absent.forget(child.spec.name)
             self._on_end(child, code)
 
     def _on_end(self, child: Child, code: int) -> None:
@@ -172,7 +185,7 @@ class LocalLauncher:
         spec, cause = child.spec, cause_of(code)
         if spec.name == CONTROLLER:
             self._show_log(child, code)
-            raise RunFailed(f"controller died: {cause}")
+            raise RunFailed(f"controller died: {cause}{full_disk(self.config.run_dir)}")
         if (code < 0 or code == EXPELLED) and spec.restartable:
             self.link.dead(spec.name, cause, fatal=False)
             if self.nursery.restart(child):

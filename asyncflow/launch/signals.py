@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as something that can be waited for beside sockets and process ends."""
+"""Ctrl-C, SIGTERM and the end of the terminal as something that can be waited for beside sockets and process ends."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import signal
 from types import FrameType, TracebackType
 from typing import Any
 
-CAUGHT = (signal.SIGINT, signal.SIGTERM)
+CAUGHT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Signals:
@@ -23,7 +23,8 @@ class Signals:
         self._read, self._write = os.pipe()
         os.set_blocking(self._read, False)
         os.set_blocking(self._write, False)
-        self._previous = {number: signal.signal(number, self._note) for number in CAUGHT}
+        ignored = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else set()  # `nohup`: the run outlives its terminal
+        self._previous = {number: signal.signal(number, self._note) for number in CAUGHT if number not in ignored}
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:

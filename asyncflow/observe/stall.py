@@ -36,9 +36,11 @@ def save_stall(run_dir: Path, report: StallReport) -> None:
 
 
 def load_stall(run_dir: Path) -> StallReport | None:
-    """None: this run did not stall. Raises msgspec.DecodeError for a file of another release."""
-    path = run_dir / STALL
-    return msgspec.json.decode(path.read_bytes(), type=StallReport) if path.exists() else None
+    """None: this run did not stall. Raises msgspec.DecodeError for a file of another release, OSError for one that cannot be read."""
+    try:
+        return msgspec.json.decode((run_dir / STALL).read_bytes(), type=StallReport)
+    except FileNotFoundError:
+        return None
 
 
 def now_doing(run_dir: Path) -> Callable[[str], str]:

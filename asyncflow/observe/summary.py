@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 from pathlib import Path
@@ -10,9 +11,10 @@ import msgspec
 
 from asyncflow.observe.outcomes import Outcomes
 from asyncflow.observe.records import EVENTS, METRICS, SUMMARY, StepRecord, Summary
-from asyncflow.observe.replay import Replay, whole_events
+from asyncflow.observe.replay import Inconsistent, Replay, whole_events
 from transfer_queue.messages import Event
 
+DAMAGED = (OSError, ArithmeticError, LookupError, TypeError, ValueError, RecursionError, Inconsistent)  # msgspec's are ValueErrors
 EXPORTS = "weights"  # folder of a run directory with one folder an exported version
 
 
@@ -63,11 +65,19 @@ class Totals:
 
 
 def summarise(run_dir: Path, exit_reason: str, seconds_total: float, restarts: dict[str, int]) -> Summary:
-    """Read the logs of a run. A run without any log yields a summary without measurements."""
+    """Read the logs of a run. A run without any log yields a summary without measurements; of a log that is damaged (its disk was full), what comes
+    before the damage counts, and the reason says so: such a run is not completed."""
     totals = Totals()
-    if (run_dir / EVENTS).exists():
-        for event in whole_events(run_dir / EVENTS):
+    steps: list[StepRecord] = []
+    try:
+        for event in whole_events(run_dir / EVENTS) if (run_dir / EVENTS).exists() else ():
             totals.apply(event)
+    except DAMAGED as error:
+        exit_reason += f"; {EVENTS} is damaged behind line {totals.replay.lines} ({error}), and what comes there is not counted"
+    try:
+        steps = read_metrics(run_dir)
+    except DAMAGED as error:
+        exit_reason += f"; {METRICS} cannot be read ({error})"
     exported = last_export(run_dir)
     return Summary(
         exit_reason=exit_reason,
@@ -82,7 +92,7 @@ def summarise(run_dir: Path, exit_reason: str, seconds_total: float, restarts: d
         trained_groups=len(totals.replay.trained),
         trained_tokens=int(totals.tokens),
         mixed_version_share=totals.mixed_rows / totals.rows if totals.rows else None,
-        overlap=overlap(read_metrics(run_dir)),
+        overlap=overlap(steps),
         trained=totals.outcomes.of("trained"),
         dropped=totals.outcomes.of("dropped"),
         evaluations=totals.evaluations,
@@ -110,8 +120,13 @@ def write_summary(run_dir: Path, summary: Summary) -> Path:
     """Atomically: a reader sees all of it or the old one."""
     path = run_dir / SUMMARY
     draft = path.with_suffix(".tmp")
-    draft.write_bytes(msgspec.json.format(msgspec.json.encode(summary)) + b"\n")
-    os.replace(draft, path)
+    try:
+        draft.write_bytes(msgspec.json.format(msgspec.json.encode(summary)) + b"\n")
+        os.replace(draft, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            draft.unlink()
+        raise
     return path
 
 

@@ -14,6 +14,8 @@ from asyncflow.workers.phase import Thread
 
 Moment = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]  # µs
 Word = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+SUM_BOUND = 1e100  # sums of many workers stay finite, which JSON can hold
+KEYS_BOUND = 64  # of one worker: they are kept for the rest of the run
 
 
 class TraceSpan(msgspec.Struct, frozen=True, array_like=True):
@@ -30,7 +32,7 @@ class Trace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     end: Moment
     threads: dict[Thread, list[TraceSpan]]  # in order, within [start, end], no two overlap
     lengths: list[Annotated[int, msgspec.Meta(ge=0, le=1 << 31)]] = []
-    costs: dict[Word, CostSums] = {}  # cumulative since the worker's start
+    costs: Annotated[dict[Word, CostSums], msgspec.Meta(max_length=KEYS_BOUND)] = {}  # cumulative since the worker's start
 
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -49,8 +51,8 @@ def decode_trace(data: bytes) -> Trace:
     for thread, spans in trace.threads.items():
         _check_order(thread, trace, spans)
     for key, sums in trace.costs.items():
-        if not all(0 <= value < float("inf") for value in msgspec.structs.astuple(sums)):  # false for NaN too
-            raise ValueError(f"costs of {key!r} are {sums}: a sum is finite and not negative")
+        if not all(0 <= value <= SUM_BOUND for value in msgspec.structs.astuple(sums)):  # false for NaN too
+            raise ValueError(f"costs of {key!r} are {sums}: a sum is finite and not negative, and never above {SUM_BOUND:g}")
     return trace
 
 

@@ -79,7 +79,7 @@ def advise(costs: CostTable, staleness: int | None, policy: Policy, devices: int
     if devices == costs.split.devices:
         options = list({option.split: option for option in [*options, present]}.values())
     ranked = sorted(options, key=lambda option: (-option.tokens_per_s_device, str(option.split)))
-    stages = _stages(costs, ran, staleness, mean)
+    stages = _stages(costs, ran, present, staleness, mean)
     fullest = max(stages, key=lambda stage: stage.load)
     return Advice(
         staleness=staleness,
@@ -151,6 +151,6 @@ def _option(costs: CostTable, run: Simulated, staleness: int | None, row_tokens:
     return Option(run.split, tokens_per_s / run.split.devices, run.staleness_mean, run.dropped_groups / started)
 
 
-def _stages(costs: CostTable, run: Simulated, staleness: int | None, row_tokens: float) -> list[StageLoad]:
+def _stages(costs: CostTable, run: Simulated, present: Option, staleness: int | None, row_tokens: float) -> list[StageLoad]:
     rates = capacities(costs, run.split, staleness, row_tokens)
-    return [StageLoad(stage, getattr(run.split, stage), rate, run.tokens_per_s / rate, run.busy[stage]) for stage, rate in rates.items()]
+    return [StageLoad(stage, getattr(run.split, stage), rate, present.tokens_per_s / rate, run.busy[stage]) for stage, rate in rates.items()]

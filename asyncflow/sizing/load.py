@@ -60,10 +60,18 @@ TIMES = ("decode.per_running_s", "decode.prefill_s", "actor_forward.call_s", "re
 COUNTS = ("decode.max_running", "decode.devices", "forward_rows", "train.minibatch_groups", "batch_groups", "group_rows", "lengths.cap")
 
 
+LARGEST, MOST = 1e12, 10**9  # of a number and of a count; what is beyond is a slip of the pen, and arithmetic ends there
+
+
 def check(costs: CostTable) -> None:
     """Refuse values that no machine can have. Raises ConfigError naming key, value, rule, consequence and fix."""
+    for key in (*RATES, *TIMES):
+        _refuse(costs, key, value_of(costs, key) <= LARGEST, f"<= {LARGEST:g}", "no machine is like that, and nothing could be computed")
+    for key in COUNTS:
+        _refuse(costs, key, value_of(costs, key) <= MOST, f"<= {MOST:g}", "no machine is like that, and nothing could be computed")
     for key in RATES:
         _refuse(costs, key, value_of(costs, key) > 0, "> 0", "that work would take no time at all, or never end")
+        _refuse(costs, key, value_of(costs, key) >= 1 / LARGEST, f">= {1 / LARGEST:g}", "that work would take no time at all, or never end")
     for key in (*TIMES, "lengths.sigma", "lengths.prompt", "switches"):
         _refuse(costs, key, value_of(costs, key) >= 0, ">= 0", "time would run backwards")
     for key in COUNTS:

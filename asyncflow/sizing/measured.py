@@ -13,12 +13,13 @@ import numpy as np
 
 from asyncflow.config import RunConfig
 from asyncflow.config.errors import ConfigError
-from asyncflow.observe.records import METRICS, TIMELINE, CostSums, StepRecord, TimelineRecord
+from asyncflow.observe.records import EVENTS, METRICS, TIMELINE, CostSums, StepRecord, TimelineRecord
 from asyncflow.sizing.costs import CostTable, Decode, Lengths, Pause, Split, Training, Work
 from asyncflow.sizing.fit import Line, fit
 from asyncflow.sizing.lengths import ResponseLengths
 from asyncflow.sizing.load import check
 from asyncflow.sizing.simulate import Policy, warmup_steps
+from transfer_queue.messages import Event
 
 T = TypeVar("T")
 CONFIG = "config.json"
@@ -33,6 +34,7 @@ class Measured(msgspec.Struct, frozen=True):
     policy: Policy
     steps: int  # of the run, after its warm-up
     tokens_per_s: float | None  # measured over those steps; None for a run too short
+    staleness_mean: float | None  # of its groups over those steps, by oldest token, as the simulation counts; None where no group was trained in them
     notes: list[str]
 
 
@@ -53,6 +55,7 @@ def measured(run_dir: Path) -> Measured:
         config.flow.policy,
         len(measured_steps),
         throughput(steps, config.staleness),
+        _age(run_dir, steps[len(steps) - len(measured_steps) - 1].t_s) if measured_steps else None,
         list(dict.fromkeys(table.notes)),
     )
 
@@ -198,6 +201,13 @@ def _response_lengths(run_dir: Path) -> np.ndarray:
     if not lengths:
         raise ConfigError(f"{run_dir}: response lengths were not measured: {TIMELINE} names none. Size a run that finished responses")
     return np.maximum(1, np.array(lengths, dtype=np.int64))
+
+
+def _age(run_dir: Path, since_s: float) -> float | None:
+    """Mean age in versions of the groups that were trained after that moment."""
+    trained = (event for event in _lines(run_dir / EVENTS, Event) if event.dst == "trained" and event.t_s > since_s)
+    ages = [float(age) for event in trained if isinstance(age := event.data.get("age"), (int, float))]
+    return sum(ages) / len(ages) if ages else None
 
 
 def _lines(path: Path, kind: type[T]) -> list[T]:

@@ -12,8 +12,10 @@ import pytest
 import yaml
 
 from asyncflow.cli.main import main
+from asyncflow.observe.records import EVENTS
 from tests.sizing.run_files import write_run
 from tests.sizing.tables import tailed
+from transfer_queue.messages import Event
 
 
 @pytest.fixture
@@ -53,6 +55,28 @@ def test_a_run_shows_what_was_measured_beside_what_is_predicted(tmp_path: Path, 
     assert "the prediction is off by" in capsys.readouterr().out
     assert main(["size", run_dir, "--staleness", "4"]) == 0
     assert "the prediction is off by" not in capsys.readouterr().out  # the run did something else
+
+
+def test_the_staleness_that_was_measured_stands_beside_the_predicted_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By group and oldest token, over the steps that the throughput is of; a run that recorded no such event leaves the place empty."""
+    run_dir = write_run(tmp_path / "run")
+    assert main(["size", str(run_dir), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["measured_staleness_mean"] is None
+    ages = [(5.0, 0), *((10.0 * version, age) for version in range(4, 12) for age in (0, 1))]  # the first one is of the warm-up
+    events = [Event(t_s=t_s, kind="group", dst="trained", data={"age": age}) for t_s, age in ages]
+    (run_dir / EVENTS).write_bytes(b"".join(msgspec.json.encode(event) + b"\n" for event in events))
+    assert main(["size", str(run_dir), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["measured_staleness_mean"] == pytest.approx(0.5)
+    assert main(["size", str(run_dir)]) == 0
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("measured"))
+    assert line.split()[:4] == ["measured", line.split()[1], "125.0", "0.50"]
+
+
+def test_without_a_bound_the_staleness_is_said_to_grow(table: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["size", table, "--staleness", "null"]) == 0
+    assert "16 batches are taken" in capsys.readouterr().out
+    assert main(["size", table, "--staleness", "2"]) == 0
+    assert "batches are taken" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
+from asyncflow.launch.child import full_disk
 from asyncflow.launch.local import LocalLauncher
+from asyncflow.launch.signals import Signals
 from asyncflow.observe.summary import summarise
 from tests.launch.runs import Cast, launcher, run_config
 
@@ -193,3 +197,32 @@ def test_workers_end_by_themselves_when_the_launcher_is_killed(tmp_path: Path) -
     assert process.stdout is not None
     process.stdout.close()
     assert psutil.wait_procs(below, timeout=15)[1] == []
+
+
+def test_the_end_of_the_terminal_is_an_end_in_order_and_nohup_outlives_it() -> None:
+    with Signals() as signals:
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert signals.take() == [signal.SIGHUP]
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Signals() as signals:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert signals.take() == []
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_full_disk_is_named_where_the_log_on_it_can_say_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert full_disk(tmp_path) == ""
+    assert "cannot be read" in full_disk(tmp_path / "gone")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=4096))
+    assert full_disk(tmp_path) == f", and the disk of {tmp_path} is full"
+
+
+def test_a_directory_that_was_taken_away_is_the_reason_and_no_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(*_: object) -> None:
+        raise OSError(28, "No space left on device", "config.json")
+
+    monkeypatch.setattr("asyncflow.launch.local.write_environment", gone)
+    reason, _, _ = run(tmp_path, Cast())
+    assert reason == "the launcher cannot go on: [Errno 28] No space left on device: 'config.json'"

@@ -120,3 +120,12 @@ def test_any_bytes_are_taken_or_refused(noise: bytes, at: int) -> None:
         except (msgspec.DecodeError, ValueError):
             continue
         assert 0 <= decoded.start <= decoded.end
+
+
+def test_sums_stay_finite_and_their_keys_few_whatever_workers_send(tmp_path: Path) -> None:
+    log = TimelineLog(tmp_path)
+    huge = trace(0.0, 1.0, costs={"train": CostSums(seconds=1e308)})
+    assert log.add("a#0", "trainer", huge, 1.0) is not None
+    assert log.add("b#0", "trainer", trace(0.0, 1.0, costs={f"key {place}": CostSums(1.0) for place in range(1000)}), 1.0) is not None
+    log.close()
+    assert log.costs == {}

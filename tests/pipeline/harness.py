@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from asyncflow.cli.train import with_run_dir
+from asyncflow.cli.run_dir import with_run_dir
 from asyncflow.config import RunConfig
 from asyncflow.config.load import load
 from asyncflow.launch.local import LocalLauncher, Workers

@@ -80,6 +80,15 @@ def test_the_starved_stage_is_named(stage: str) -> None:
     assert advice.gain > 1.1
 
 
+@pytest.mark.parametrize(("costs", "staleness"), [(default(), 4), (default(), None), (changed(equal(), split=Split(8, 2, 2, 2)), 4)])
+def test_no_stage_is_said_to_need_more_than_its_capacity(costs: CostTable, staleness: int | None) -> None:
+    """What a run of a few steps spends of its buffers is no throughput."""
+    advice = advise(costs, staleness, "wait", devices=costs.split.devices)
+    assert max(stage.load for stage in advice.stages) <= 1 + 1e-9
+    for stage in advice.stages:
+        assert stage.load * stage.capacity == pytest.approx(advice.present.tokens_per_s)
+
+
 def test_starved_rollout_is_named() -> None:
     costs = equal(decode={"max_running": 8}, split=Split(2, 6, 6, 8))
     advice = advise(costs, 8, "drop")

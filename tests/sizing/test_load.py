@@ -30,6 +30,10 @@ BROKEN = [
     ("lengths.trace", "nowhere.npy", "no such file"),
     ("lengths.cap", 100, "lengths.cap = 100"),
     ("forward_rows", 0, ">= 1"),
+    ("decode.step_s", 1e308, "<= 1e+12"),
+    ("train.tokens_per_s", 1e-320, ">= 1e-12"),
+    ("pause.seconds", 1e300, "<= 1e+12"),
+    ("decode.max_running", 10**18, "<= 1e+09"),
 ]
 
 

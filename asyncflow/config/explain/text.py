@@ -43,6 +43,7 @@ def draw(explanation: Explanation, console: Console) -> None:
     pairs(console, "Denominator of the ratio (old_logprobs)", _ratio(explanation.old_logprobs))
     pairs(console, "Evaluation and export", _schedule(explanation.schedule))
     _bits(explanation.bit_for_bit, console)
+    _warnings(explanation.waits, console)
     _refused(explanation.refused, console)
 
 
@@ -178,8 +179,6 @@ def _storage(storage: Storage, console: Console) -> None:
 def _waits(waits: Waits, console: Console) -> None:
     table(console, "Who can stand still", ("who", "when", "until"), ((wait.who, wait.when, wait.until) for wait in waits.stalls))
     table(console, "Deadlines", ("setting", "value", "what happens when"), ((line.key, line.value, line.then) for line in waits.deadlines))
-    if waits.warnings:
-        pairs(console, "Probably not meant", [("!", warning) for warning in waits.warnings])
 
 
 def _ratio(old: OldLogprobs) -> list[tuple[str, str]]:
@@ -210,6 +209,12 @@ def _bits(bits: Bits, console: Console) -> None:
     title = f"Equal to the synchronous loop bit for bit: {'yes' if bits.equal else 'no'}"
     rows = [("yes" if condition.met else "NO", condition.name, condition.here) for condition in bits.conditions]
     table(console, title, ("met", "condition", "here"), rows)
+
+
+def _warnings(waits: Waits, console: Console) -> None:
+    """Last but one, for the end of a long text is what a person has before his eyes."""
+    if waits.warnings:
+        pairs(console, "Probably not meant", [("!", warning) for warning in waits.warnings])
 
 
 def _refused(refused: list[str], console: Console) -> None:

@@ -63,6 +63,8 @@ def warnings(snapshot: Snapshot) -> list[Text]:
             found.append(f"{old}{f': {snapshot.problem}' if snapshot.problem is not None else ''}")
         elif status is not None and status.idle_s > limit_s / 4:
             found.append(f"no progress for {duration(status.idle_s)}; the run is stopped as stalled after {limit_s:g} s (limits.stall_s)")
+    if snapshot.state.problem is not None:
+        found.append(f"{snapshot.state.problem}: what it says is not shown")
     if snapshot.state.unreadable:
         found.append(f"{snapshot.state.unreadable} lines of the run's files could not be read: another release wrote them, or they are damaged")
     return [Text(text, style="yellow", no_wrap=True, overflow="ellipsis") for text in found]

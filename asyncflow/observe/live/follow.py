@@ -65,6 +65,11 @@ class RunState:
     def unreadable(self) -> int:
         return self._news.unreadable
 
+    @property
+    def problem(self) -> str | None:
+        """Why a file of the run cannot be read at present."""
+        return self._news.problem
+
     def advance(self) -> bool:
         """Take in what is new, a bounded piece of it. True: something was."""
         news = self._news.look()
@@ -91,7 +96,7 @@ class RunState:
         name, _, incarnation = event.member.rpartition("#")
         if event.reason == "joined":
             member = self.members.setdefault(name, Member(role=str(event.data.get("role", ""))))
-            member.restarts, member.left = int(incarnation), None
+            member.restarts, member.left = int(incarnation) if incarnation.isdecimal() else 0, None
             member.recent.clear()
         elif "cause" in event.data and name in self.members:
             self.members[name].left = str(event.data["cause"]) or event.reason

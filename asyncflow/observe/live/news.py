@@ -30,9 +30,10 @@ class News(msgspec.Struct, frozen=True):
     members: list[Event]  # of kind "member"
     times: list[TimelineRecord]
     until_s: float | None  # on the controller's clock: how far the event log was read; None: it says nothing new
+    lines: int  # that were new, unreadable ones included
 
     def __bool__(self) -> bool:
-        return bool(self.steps or self.times or self.until_s is not None)
+        return self.lines > 0
 
 
 class RunNews:
@@ -48,17 +49,23 @@ class RunNews:
         """Lines so far that were no record."""
         return self._decoded.unreadable
 
+    @property
+    def problem(self) -> str | None:
+        """Why a file cannot be read at present."""
+        return next((tail.error for tail in (self._metrics, self._events, self._timeline) if tail.error is not None), None)
+
     def look(self) -> News:
         """Bounded work: at most one piece of each file."""
-        lines = self._events.lines()
+        lines, steps, times = self._events.lines(), self._metrics.lines(), self._timeline.lines()
         events = self._decoded.of([line for line in lines if not any(kind in line[:HEAD_BYTES] for kind in FREQUENT)], self._event)
         newest = self._decoded.of(lines[-1:], self._event)
         return News(
-            steps=self._decoded.of(self._metrics.lines(), self._step),
+            steps=self._decoded.of(steps, self._step),
             evaluations=[found for event in events if (found := evaluation_of(event)) is not None],
             members=[event for event in events if event.kind == "member"],
-            times=self._decoded.of(self._timeline.lines(), self._time),
+            times=self._decoded.of(times, self._time),
             until_s=newest[0].t_s if newest else None,
+            lines=len(lines) + len(steps) + len(times),
         )
 
 
@@ -66,4 +73,7 @@ def evaluation_of(event: Event) -> Evaluation | None:
     """None for every event that is no evaluation's result."""
     if event.kind != "report" or "accuracy" not in event.data:
         return None
-    return Evaluation(int(event.data["version"]), float(event.data["accuracy"]), event.t_s)
+    try:
+        return Evaluation(int(event.data["version"]), float(event.data["accuracy"]), event.t_s)
+    except (KeyError, ValueError, OverflowError):  # another program's report, or a damaged line
+        return None

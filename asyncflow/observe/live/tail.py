@@ -9,6 +9,7 @@ from typing import TypeVar
 import msgspec
 
 PIECE_BYTES = 4 << 20  # read at once: some 20 ms of work, also when a view joins a run that is days old
+LINE_BOUND = 64 << 20  # bytes: no record is as long; a file without line ends (a damaged disk leaves zeros) must not fill the memory
 
 T = TypeVar("T")
 
@@ -20,18 +21,24 @@ class LineTail:
         self._path = path
         self._piece_bytes = piece_bytes
         self._offset = 0
+        self.error: str | None = None  # why it cannot be read at present; a file that is not there yet is no error
 
     def lines(self) -> list[bytes]:
-        """Whole lines since the call before, at most about a piece of them (a single longer line comes whole); empty: nothing new."""
+        """Whole lines since the call before, at most about a piece of them (a single longer line comes whole, up to a bound at which it is cut);
+        empty: nothing new, or `error`."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._offset)
                 data = file.read(self._piece_bytes)
-                while b"\n" not in data and (more := file.read(self._piece_bytes)):
+                while b"\n" not in data and len(data) < LINE_BOUND and (more := file.read(self._piece_bytes)):
                     data += more
+            self.error = None
         except FileNotFoundError:
             return []
-        whole = data[: data.rfind(b"\n") + 1]
+        except OSError as error:
+            self.error = f"{self._path.name} cannot be read: {error.strerror or error}"
+            return []
+        whole = data if len(data) >= LINE_BOUND and b"\n" not in data else data[: data.rfind(b"\n") + 1]
         self._offset += len(whole)
         return whole.splitlines()
 
@@ -47,6 +54,6 @@ class Decoded:
         for line in lines:
             try:
                 records.append(decoder.decode(line))
-            except msgspec.DecodeError:
+            except (msgspec.DecodeError, RecursionError):  # the latter: brackets nested thousandfold
                 self.unreadable += 1
         return records

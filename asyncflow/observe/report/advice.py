@@ -18,7 +18,7 @@ def advice(run_dir: Path) -> list[Block]:
         run = measured(run_dir)
         found = advise(run.costs, run.staleness, run.policy, None, run.lengths)
     except ConfigError as error:
-        return [Block("Sizing advice", f"None: {error}")]
+        return [Block("Sizing advice", f"None: {error}".encode("utf-8", "backslashreplace").decode())]
     except Exception as error:  # the same files, cut off anywhere, are read by another package: a page without advice is better than no page
         return [Block("Sizing advice", f"None, the run's files do not allow it: {type(error).__name__}: {error}")]
     return [stages(found, run), splits(found, run)]
@@ -44,8 +44,9 @@ def splits(found: Advice, run: Measured) -> Block:
     rows = [_row("present, predicted", found.present)]
     if run.tokens_per_s is not None:
         real = run.tokens_per_s / run.costs.split.devices
+        measured_age = "" if run.staleness_mean is None else f"{run.staleness_mean:.2f}"
         error = found.present.tokens_per_s_device / real - 1 if real > 0 else 0.0
-        rows.append((f"present, measured (prediction off by {error:+.1%})", str(found.present.split), f"{real:,.1f}", ""))
+        rows.append((f"present, measured (prediction off by {error:+.1%})", str(found.present.split), f"{real:,.1f}", measured_age))
     rows.append(_row("best", found.best))
     rows += [_row("as good", option) for option in found.alternatives[:ALTERNATIVES]]
     rows.append(("synchronous loop", f"all {found.devices}", f"{found.synchronous:,.1f}", "0.00"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from pathlib import Path
 
 import msgspec
@@ -70,7 +71,7 @@ def report_of(run_dir: Path) -> RunReport:
     environment: Whole[Environment] = Whole(run_dir / ENVIRONMENT, Environment)
     collected = all_charts(read)
     return RunReport(
-        name=run_dir.resolve().name,
+        name=readable(run_dir.resolve().name),
         verdict=judge(run_dir, read.summary, read.events, steps_planned(tree)),
         facts=facts(tree),
         figures=figures(read.steps, read.events, read.summary, overlap(read.steps)),
@@ -86,6 +87,11 @@ def report_of(run_dir: Path) -> RunReport:
         environment=environment.value.rows() if environment.value is not None else [],
         notes=[*read.notes, *filter(None, (note, environment.note))],
     )
+
+
+def readable(name: str) -> str:
+    """A file's name as text: bytes that are no UTF-8 become escapes, which a page can hold."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def all_charts(read: Read) -> draw.Charts:

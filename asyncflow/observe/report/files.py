@@ -5,6 +5,8 @@ Nothing in here raises for what a file holds. What cannot be read is counted, an
 
 from __future__ import annotations
 
+import errno
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -14,6 +16,12 @@ import msgspec
 Record = TypeVar("Record")
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # the last: brackets nested thousandfold
 LINE_BOUND = 64 << 20  # bytes: no record is as long; a file of one endless line must not fill the memory
+
+
+def refuse_other_kind(path: Path) -> None:
+    """Raises OSError for a pipe or a device, which would be waited for or read for ever."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise OSError(errno.EINVAL, "no regular file", str(path))
 
 
 class Lines(Generic[Record]):
@@ -27,6 +35,7 @@ class Lines(Generic[Record]):
 
     def __iter__(self) -> Iterator[Record]:
         try:
+            refuse_other_kind(self._path)
             with self._path.open("rb") as file:
                 while line := file.readline(LINE_BOUND):
                     yield from self._record(line)
@@ -65,6 +74,7 @@ class Whole(Generic[Record]):
         self.note = ""
         self.missing = False
         try:
+            refuse_other_kind(path)
             self.value = msgspec.json.decode(path.read_bytes(), type=kind)
         except FileNotFoundError:
             self.missing = True

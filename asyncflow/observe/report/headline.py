@@ -19,6 +19,8 @@ def figures(steps: Columns, events: EventFacts, summary: Summary | None, overlap
     seconds = events.until_s
     tokens = np.nansum(steps["info.tokens"]) if "info.tokens" in steps else None
     rate = float(tokens) / seconds if tokens is not None and seconds > 0 else None
+    devices = _devices(steps)
+    rate_device = rate / devices if rate is not None and devices else None
     return [
         _number("accuracy_first", "Accuracy at first", _at(accuracy, 0), "", "neither", "Of the first evaluation."),
         _number("accuracy_last", "Accuracy at last", _at(accuracy, -1), "", "higher", "Of the last evaluation."),
@@ -26,8 +28,8 @@ def figures(steps: Columns, events: EventFacts, summary: Summary | None, overlap
         Figure("seconds", "Time", duration(seconds), seconds, "s", "lower", "From the controller's start to the last event."),
         _number("versions", "Versions", float(events.steps.rows), "", "neither", "Optimizer steps committed.", digits=0),
         _number("tokens", "Trained tokens", None if tokens is None else float(tokens), "", "neither", digits=0),
-        _number("rate", "Throughput", rate, "tokens/s", "higher", "Trained tokens over the whole time.", digits=0),
-        _number("rate_device", "Throughput a device", _mean(steps["tokens_per_s_device"]), "tokens/s", "higher", "Mean over the steps.", digits=0),
+        _number("rate", "Throughput", rate, "tokens/s", "higher", "Trained tokens over the whole time, start and evaluations included.", digits=0),
+        _number("rate_device", "Throughput a device", rate_device, "tokens/s", "higher", "The same over all devices.", digits=0),
         _number("staleness_mean", "Staleness, mean", _mean(steps["staleness.mean"]), "versions", "neither", "Over all trained tokens, by step."),
         _number("staleness_max", "Staleness, largest", _max(steps["staleness.max"]), "versions", "neither", digits=0),
         _number("age_s", "Age at first token", _mean(events.steps["age_s.mean"]), "s", "lower", "From first generation to commit, mean."),
@@ -44,7 +46,7 @@ def difference(first: Figure, second: Figure) -> tuple[str, str]:
     change = second.value - first.value
     if change == 0:
         return "±0", ""
-    part = f" ({change / abs(first.value):+.1%})" if first.value else ""
+    part = f" ({change / abs(first.value):+.1%})".replace("-", "−") if first.value else ""
     tone = "" if second.better == "neither" else "good" if (change > 0) == (second.better == "higher") else "bad"
     return f"{signed(change)} {first.unit}".strip() + part, tone
 
@@ -85,6 +87,11 @@ def _tail(values: np.ndarray) -> float | None:
 
 def _percent(share: float | None) -> float | None:
     return None if share is None else 100 * share
+
+
+def _devices(steps: Columns) -> float | None:
+    """What the run divided its tokens per second by."""
+    return _max(steps["tokens_per_s"] / np.where(steps["tokens_per_s_device"] > 0, steps["tokens_per_s_device"], np.nan))
 
 
 def _dropped(events: EventFacts) -> float:

@@ -70,7 +70,8 @@ def section(key: str, title: str, runs: Sequence[RunReport]) -> str:
 
 
 def timeline_part(runs: Sequence[RunReport]) -> str:
-    return f'<h3>What every worker did</h3><div id="timeline"></div><h3>Where the time went</h3>{tables.shares(runs)}'
+    shares = f'<h3>Where the time went</h3><p class="says">By role, until the last commit.</p>{tables.shares(runs)}'
+    return f'<h3>What every worker did</h3><div id="timeline"></div>{shares}'
 
 
 def embedded(runs: Sequence[RunReport]) -> str:

@@ -12,12 +12,14 @@ from pathlib import Path
 import msgspec
 
 from asyncflow.observe.records import EVENTS, METRICS, TIMELINE, Span, StepRecord, TimelineRecord
+from asyncflow.observe.report.build import readable
 from asyncflow.observe.report.events import number
 from asyncflow.observe.report.files import Lines
 from asyncflow.observe.report.lanes import THREADS
 from transfer_queue.messages import Event
 
 RUN_PID = 1  # the process that holds what belongs to no worker: counters and commits
+MOMENT_BOUND = 2.0**53
 TRACKS_A_RUN = 1_000_000  # process ids of the second run begin here
 Value = float | int | str
 
@@ -78,7 +80,8 @@ class Tracks:
 
 
 def micro(seconds: float) -> int:
-    return max(0, round(seconds * 1e6))
+    """Whole, not negative, and within what a reader's doubles hold exactly: a damaged line may say anything."""
+    return round(min(max(0.0, seconds * 1e6), MOMENT_BOUND))
 
 
 def write_trace(path: Path, run_dirs: list[Path]) -> int:
@@ -88,7 +91,7 @@ def write_trace(path: Path, run_dirs: list[Path]) -> int:
     with path.open("wb") as file:
         file.write(b'{"displayTimeUnit":"ms","traceEvents":[\n')
         for place, run_dir in enumerate(run_dirs):
-            prefix = f"{run_dir.resolve().name} " if len(run_dirs) > 1 else ""
+            prefix = f"{readable(run_dir.resolve().name)} " if len(run_dirs) > 1 else ""
             for event in trace_events(Tracks(run_dir, place, prefix)):
                 file.write((b",\n" if count else b"") + encoder.encode(event))
                 count += 1

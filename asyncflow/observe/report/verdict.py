@@ -8,7 +8,7 @@ from pathlib import Path
 from asyncflow.observe.records import EVENTS, METRICS, STALL, TIMELINE, Summary
 from asyncflow.observe.report.data import Verdict
 from asyncflow.observe.report.events import EventFacts
-from asyncflow.observe.report.files import Whole
+from asyncflow.observe.report.files import Whole, refuse_other_kind
 from asyncflow.observe.stall import STALL_TEXT
 from transfer_queue.messages import StallReport
 from transfer_queue.waits import render
@@ -24,12 +24,17 @@ def judge(run_dir: Path, summary: Summary | None, events: EventFacts, planned: i
     traceback = (summary.traceback if summary is not None else None) or events.traceback
     stall = stall_text(run_dir) or events.stall
     if summary is not None and summary.exit_reason == COMPLETED:
-        return Verdict("good", "Completed", f"{reached} in {duration(summary.seconds_total)}.", traceback, stall)
+        return Verdict("good", "Completed", f"{reached} in {_took(summary)}.", traceback, stall)
     if summary is not None and summary.exit_reason == INTERRUPTED:
-        return Verdict("plain", "Interrupted", f"Stopped by hand after {reached}, {duration(summary.seconds_total)}.", traceback, stall)
+        return Verdict("plain", "Interrupted", f"Stopped by hand after {reached}, {_took(summary)}.", traceback, stall)
     if summary is not None:
         return Verdict("bad", "Failed", f"{summary.exit_reason.rstrip('.')}. After {reached}.", traceback, stall)
     return _without_summary(run_dir, events, reached, traceback, stall)
+
+
+def _took(summary: Summary) -> str:
+    """The time that the page counts in, and what the launcher needed before and after it."""
+    return f"{duration(summary.seconds)} (with preparation and end {duration(summary.seconds_total)})"
 
 
 def _without_summary(run_dir: Path, events: EventFacts, reached: str, traceback: str, stall: str) -> Verdict:
@@ -63,6 +68,7 @@ def quiet(run_dir: Path) -> float | None:
 def stall_text(run_dir: Path) -> str:
     """The stall report as it was printed, else as it was saved; "" where the run never stalled."""
     try:
+        refuse_other_kind(run_dir / STALL_TEXT)
         text = (run_dir / STALL_TEXT).read_text(errors="replace").strip()
     except OSError:
         text = ""

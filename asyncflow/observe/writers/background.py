@@ -70,7 +70,7 @@ class BackgroundWriter:
             for item in self._waiting():
                 hand_over(writer, item)
             writer.close(self._summary)
-        except (Exception, SystemExit) as error:  # somebody else's code may raise anything; the run goes on, and the person is told once
+        except BaseException as error:  # somebody else's code may raise anything; the run goes on, and the person is told once
             self._disable(error)
 
     def _waiting(self) -> Iterator[Item]:
@@ -88,9 +88,9 @@ class BackgroundWriter:
         with self._changed:
             self.failed = True
             self._items.clear()
-        reason = str(error).splitlines()[0] if str(error) else "no message"
+        reason = words[0] if (words := str(error).splitlines()) else "no message"
         try:
-            self._log.write_text("".join(traceback.format_exception(error)))
+            self._log.write_text("".join(traceback.format_exception(error)), encoding="utf-8", errors="backslashreplace")
             where = f"; traceback: {self._log}"
         except OSError:
             where = ""

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -18,6 +18,7 @@ from asyncflow.config.errors import SettingError
 from asyncflow.config.observe import split_bind
 from asyncflow.observe.live.follow import seconds_of
 from asyncflow.observe.records import StepRecord, Summary, TimelineRecord
+from asyncflow.observe.writers.endpoint import serve_metrics
 
 URL_FILE = "prometheus.url"  # of a run directory, while its endpoint is there
 OPEN_STATES = ("admitted", "generating", "complete", "leased")
@@ -38,7 +39,7 @@ class PrometheusWriter(Collector):
         registry.register(self)
         host, port = split_bind(bind)
         try:
-            self._server, self._thread = start_http_server(port, host, registry)
+            self._server, self._thread = serve_metrics(host, port, registry)
         except OSError as error:  # gaierror too
             raise SettingError(
                 "observe.prometheus_bind",

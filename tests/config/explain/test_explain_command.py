@@ -54,6 +54,30 @@ def test_nothing_is_started_written_or_loaded_that_is_heavy(arguments: tuple[str
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_is_probably_not_meant_stands_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
+    """Where a person looks after a page of text, and just before the last word."""
+    assert main(["explain", QUICKSTART, "rollout.slots=60"]) == 0
+    *_, warnings, last = capsys.readouterr().out.strip().split("\n\n")
+    assert warnings.startswith("Probably not meant")
+    assert "rollout.slots=64" in warnings
+    assert last == "`asyncflow train` would start this"
+
+
+@pytest.mark.parametrize(
+    ("override", "fix"),
+    [
+        ("staleness=none", "staleness=null"),
+        ("staleness=unbounded", "staleness=null"),
+        ("flow.budget_bytes=1GB", "flow.budget_bytes=1000000000"),
+        ("flow.budget_bytes=512MiB", "flow.budget_bytes=536870912"),
+        ("staleness=two", "staleness=2"),
+    ],
+)
+def test_a_fix_is_what_was_probably_meant(override: str, fix: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", QUICKSTART, override]) == 2
+    assert capsys.readouterr().err.endswith(f"Fix: {fix}\n")
+
+
 def test_it_takes_less_than_a_second_of_the_processor() -> None:
     """The best of three: what else runs on the machine slows the others down."""
     assert any(cpu_s([sys.executable, "-m", "asyncflow.cli.main", "explain", QUICKSTART]) < CPU_S for _ in range(3))
@@ -130,3 +154,15 @@ def test_a_recipe_without_a_task_is_explained_and_one_with_a_wrong_task_is_refus
     assert "no task is named" in capsys.readouterr().out
     assert main(["explain", str(recipe), "task.path=asyncflow.data.number_sorting:NumberSortin"]) == 2
     assert "did you mean 'NumberSorting'?" in capsys.readouterr().err
+
+
+def test_a_dry_run_of_what_train_would_refuse_says_so_like_train(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = str(ROOT / "tests/config/recipe_64_devices.yaml")
+    assert main(["explain", recipe]) == 0
+    assert main(["train", "--dry-run", recipe]) == main(["train", recipe, "--run-dir", f"{tmp_path}/run"]) == 2
+    *_, dry, real = capsys.readouterr().err.strip().splitlines()
+    assert dry == real
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used" / "events.jsonl").touch()
+    assert main(["train", "--dry-run", QUICKSTART, "--run-dir", f"{tmp_path}/used"]) == 2
+    assert "it holds a run already" in capsys.readouterr().err

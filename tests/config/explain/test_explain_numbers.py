@@ -170,6 +170,11 @@ def test_a_short_last_batch_is_seen() -> None:
     assert (found.steps, found.groups, found.rows, found.batch_groups, found.last_batch_groups) == (3, 70, 560, 32, 6)
 
 
+def test_on_cpus_a_device_is_a_worker_that_computes_with_a_model() -> None:
+    assert explain(configured()).processes.rate_divisor == 4  # rollout, actor_forward, ref_forward, trainer: those that `size` splits
+    assert explain(configured("resources.rollout.workers=3", "resources.scorer.workers=2")).processes.rate_divisor == 6
+
+
 def test_the_split_of_64_devices_is_explained_and_what_train_refuses_is_said() -> None:
     found = explain(load(SPLIT))
     assert (found.processes.devices, found.processes.placed, found.processes.rate_divisor) == (64, 64, 64)

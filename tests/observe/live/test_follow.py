@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from asyncflow.observe.live import tail as tail_module
 from asyncflow.observe.live.follow import RunState, seconds_of
+from asyncflow.observe.live.news import evaluation_of
 from asyncflow.observe.live.tail import LineTail
 from asyncflow.observe.records import EVENTS, METRICS, StepRecord
 from tests.observe.live.run_files import append, died, evaluated, joined, spent, step
@@ -39,6 +41,43 @@ def test_a_line_longer_than_a_piece_comes_whole(tmp_path: Path) -> None:
     tail = LineTail(tmp_path / "file", piece_bytes=16)
     assert [*tail.lines(), *tail.lines()] == [b"x" * 100, b"short"]
     assert tail.lines() == []
+
+
+def test_a_file_without_line_ends_does_not_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tail_module, "LINE_BOUND", 64)
+    (tmp_path / EVENTS).write_bytes(bytes(200))
+    tail = LineTail(tmp_path / EVENTS, piece_bytes=16)
+    assert [len(line) for line in tail.lines()] == [64]
+    state = RunState(tmp_path)
+    while state.advance():
+        pass
+    assert state.unreadable > 0  # and the view says so
+
+
+def test_what_is_no_file_is_named_and_the_rest_is_read(tmp_path: Path) -> None:
+    (tmp_path / EVENTS).mkdir()
+    append(tmp_path, step(1))
+    state = RunState(tmp_path)
+    assert state.advance()
+    assert state.step is not None
+    assert state.problem == f"{EVENTS} cannot be read: Is a directory"
+
+
+def test_lines_that_cannot_be_read_do_not_look_like_the_end(tmp_path: Path) -> None:
+    (tmp_path / EVENTS).write_bytes(b"[" * 100_000 + b"\nno event\n")
+    state = RunState(tmp_path)
+    assert state.advance()
+    assert not state.advance()
+    assert state.unreadable > 0
+
+
+def test_a_report_of_another_program_is_passed_over(tmp_path: Path) -> None:
+    for data in ({"accuracy": 0.5}, {"accuracy": "x", "version": 1}, {"accuracy": 0.5, "version": "inf"}, {"accuracy": 0.5, "version": "1.5"}):
+        assert evaluation_of(Event(t_s=1.0, kind="report", data=data)) is None  # type: ignore[arg-type]
+    append(tmp_path, Event(t_s=1.0, kind="member", member="odd#name", reason="joined"))
+    state = RunState(tmp_path)
+    assert state.advance()
+    assert state.members["odd"].restarts == 0
 
 
 def test_one_look_at_a_long_run_is_bounded(tmp_path: Path) -> None:

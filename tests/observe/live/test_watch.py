@@ -57,6 +57,16 @@ def test_watching_ends_when_the_run_ends(tmp_path: Path, capsys: pytest.CaptureF
     assert "exit reason    completed" in capsys.readouterr().out
 
 
+def test_once_tells_that_a_run_was_killed_as_a_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    config = run_config(tmp_path)
+    typical(config.run_dir)
+    assert main(["watch", str(config.run_dir), "--once"]) == 0
+    assert "killed" not in capsys.readouterr().out  # it may be between two commits
+    monkeypatch.setattr(watch_module, "SILENT_S", 0.0)
+    assert main(["watch", str(config.run_dir), "--once"]) == 0
+    assert "the run was killed as a whole" in " ".join(capsys.readouterr().out.split())
+
+
 def test_a_run_that_was_killed_as_a_whole_is_recognised(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

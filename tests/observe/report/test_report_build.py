@@ -87,6 +87,28 @@ def test_the_share_of_time_both_were_busy_is_the_summary_s_rule(tmp_path: Path) 
     assert figure(report_of(run_dir), "overlap").value == pytest.approx(100 * expected, abs=0.01)
 
 
+def test_throughput_a_device_is_the_throughput_over_what_the_run_counted_as_devices(tmp_path: Path) -> None:
+    run_dir = record_run(tmp_path, 4, info={"tokens": 900.0})
+    rates = (10.0, 2000.0, 30.0, 40.0)  # of single steps, which say nothing of the whole
+    steps = [
+        msgspec.structs.replace(step, tokens_per_s=rate, tokens_per_s_device=rate / 4)
+        for step, rate in zip(read_metrics(run_dir), rates, strict=True)
+    ]
+    (run_dir / METRICS).write_bytes(b"".join(msgspec.json.encode(step) + b"\n" for step in steps))
+    report = report_of(run_dir)
+    whole, a_device = figure(report, "rate").value, figure(report, "rate_device").value
+    assert whole is not None
+    assert a_device == pytest.approx(whole / 4)
+
+
+def test_the_verdict_and_the_figures_count_time_alike(tmp_path: Path) -> None:
+    run_dir = whole_run(tmp_path)
+    summary = msgspec.json.decode((run_dir / SUMMARY).read_bytes(), type=Summary)
+    longer = msgspec.structs.replace(summary, exit_reason="completed", seconds=12.3, seconds_total=45.6)
+    (run_dir / SUMMARY).write_bytes(msgspec.json.encode(longer))
+    assert report_of(run_dir).verdict.sentence.endswith("in 12.3 s (with preparation and end 45.6 s).")
+
+
 def test_weights_are_followed_from_copy_to_load(tmp_path: Path) -> None:
     run_dir = whole_run(tmp_path)
     report = report_of(run_dir)
@@ -189,7 +211,7 @@ def test_a_directory_that_is_no_run_is_refused(tmp_path: Path) -> None:
 
 def test_a_difference_says_whether_it_is_better() -> None:
     faster, slower = (Figure("seconds", "Time", "", value, "s", "lower") for value in (50.0, 100.0))
-    assert difference(slower, faster) == ("−50 s (-50.0%)", "good")
+    assert difference(slower, faster) == ("−50 s (−50.0%)", "good")
     assert difference(faster, slower) == ("+50 s (+100.0%)", "bad")
     assert difference(faster, faster) == ("±0", "")
     assert difference(faster, Figure("seconds", "Time", "not measured")) == ("", "")

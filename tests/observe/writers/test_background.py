@@ -135,3 +135,19 @@ def test_without_writers_there_is_no_thread(tmp_path: Path) -> None:
     with WriterFeed(tmp_path, [], close_s=10) as feed:
         assert threading.active_count() == before
         feed.close(None)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), GeneratorExit(), BaseException("x"), ValueError("\udcff\n"), ValueError("\n")])
+def test_whatever_a_writer_raises_is_told_in_one_line(tmp_path: Path, error: BaseException) -> None:
+    class Odd(Plain):
+        def evaluation(self, version: int, accuracy: float, t_s: float) -> None:
+            raise error
+
+    words = Words()
+    writer = background(tmp_path, Odd, words)
+    writer.offer(Evaluation(0, 0.0, 1.0))
+    writer.finish(None)
+    writer.wait(time.monotonic() + 10)
+    assert len(words.lines) == 1
+    assert words.lines[0].startswith(f"writer mine failed and is disabled, the run goes on: {type(error).__name__}: ")
+    assert type(error).__name__ in (tmp_path / "writer.log").read_text()

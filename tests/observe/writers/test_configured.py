@@ -26,6 +26,7 @@ from tests.observe.writers.own import Words
         ("observe.writers=[tensorboard,tensorboard]", "each is named once"),
         ("observe.writer_close_s=0", "observe.writer_close_s = 0"),
         ("observe.prometheus_bind=9090", "it must be a text or null"),
+        ("observe.prometheus_bind=9090", "Fix: observe.prometheus_bind=127.0.0.1:9090"),
         ("observe.prometheus_bind=':9090'", "it names host and port"),
         ("observe.prometheus_bind='localhost:http'", "'http' is no port"),
         ("observe.prometheus_bind='localhost:70000'", "'70000' is no port"),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
+import time
 import urllib.request
 from pathlib import Path
 from urllib.error import URLError
@@ -12,6 +14,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from asyncflow.config.errors import ConfigError
+from asyncflow.observe.writers import endpoint
 from asyncflow.observe.writers.configured import configured
 from asyncflow.observe.writers.prometheus import URL_FILE, PrometheusWriter
 from tests.observe.live.run_files import append, evaluated, joined, run_config, spent, step
@@ -114,3 +117,27 @@ def test_a_run_feeds_its_endpoint_and_ends_it(tmp_path: Path) -> None:
         feed.close(None)
     assert not (config.run_dir / URL_FILE).exists()
     assert words.lines[1:] == []
+
+
+def test_clients_that_connect_and_hang_cost_few_threads_and_none_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint, "REQUEST_S", 0.5)
+    monkeypatch.setattr(endpoint._Handler, "timeout", 0.5)
+    config = run_config(tmp_path)
+    before = threading.active_count()
+    writer = PrometheusWriter(config, config.run_dir, "127.0.0.1:0")
+    hosts = writer.url.split("/")[2].split(":")
+    clients = [socket.create_connection((hosts[0], int(hosts[1])), timeout=5) for _ in range(3 * endpoint.CLIENTS)]
+    try:
+        for client in clients[::2]:
+            with contextlib.suppress(OSError):
+                client.sendall(b"GET /metrics HTTP/1.1\r\nHost: x")  # and no end
+        assert threading.active_count() <= before + 2 * endpoint.CLIENTS + 2  # a client has a thread and a timer
+        deadline = time.monotonic() + 20
+        while threading.active_count() > before + 1 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert threading.active_count() == before + 1
+        assert scrape(writer.url)  # others are served
+    finally:
+        for client in clients:
+            client.close()
+        writer.close(None)

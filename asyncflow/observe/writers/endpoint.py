@@ -1,0 +1,77 @@
+"""The HTTP server behind the Prometheus endpoint. It lives in the launcher, so whoever connects may cost it little: few threads, none for long."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from socketserver import ThreadingMixIn
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+from prometheus_client import CollectorRegistry, make_wsgi_app
+
+REQUEST_S = 5.0  # in which a client has sent its request and taken the answer
+CLIENTS = 32  # at once; further ones are turned away
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = REQUEST_S  # of each read and write of the socket
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing: standard error is the person's."""
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+    request_queue_size = CLIENTS
+
+    def __init__(self, *args: Any) -> None:
+        self._places = threading.BoundedSemaphore(CLIENTS)
+        super().__init__(*args)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._places.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        end = threading.Timer(2 * REQUEST_S, _cut, [request])  # also one that sends a byte now and then
+        end.daemon = True
+        end.start()
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            end.cancel()
+            self._places.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that sent rubbish or went away: nobody needs to know."""
+
+    def server_bind(self) -> None:
+        """Without the base class's look-up of this host's name, which may take long."""
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+        self.setup_environ()
+
+
+class _ServerV6(_Server):
+    address_family = socket.AF_INET6
+
+
+def _cut(request: socket.socket) -> None:
+    try:
+        request.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        return  # it is over already
+
+
+def serve_metrics(host: str, port: int, registry: CollectorRegistry) -> tuple[WSGIServer, threading.Thread]:
+    """Listens when it returns. Raises OSError."""
+    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    kind = _ServerV6 if family == socket.AF_INET6 else _Server
+    server = make_server(str(address[0]), port, make_wsgi_app(registry), kind, handler_class=_Handler)
+    thread = threading.Thread(target=server.serve_forever, name="prometheus", daemon=True)
+    thread.start()
+    return server, thread
