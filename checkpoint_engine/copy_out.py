@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from checkpoint_engine.arena import Arena
-from checkpoint_engine.manifest import Manifest, TensorMeta, align_up, dtype_name, view_array, view_tensor
+from checkpoint_engine.manifest import Manifest, TensorMeta, align_up, check_dtype, dtype_name, view_array, view_tensor
 from checkpoint_engine.weights_id import WeightsId
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def copy_out(arena: Arena, weights: WeightsId, tensors: Iterable[tuple[str, torch.Tensor | np.ndarray]]) -> Manifest:
     """Walk `tensors` once and copy each into the arena, which grows as needed; one copy a tensor, from any device, of any strides.
-    An ndarray is taken too, without torch.
+    An ndarray is taken too, without torch. Raises ManifestError for one of a dtype that no receiver could read.
 
     Returns the manifest with empty digests. The layout is found while walking: nothing has to be gathered beforehand.
     """
@@ -28,6 +28,8 @@ def copy_out(arena: Arena, weights: WeightsId, tensors: Iterable[tuple[str, torc
         if name in names:
             raise ValueError(f"tensor {name!r} was yielded twice: nothing is published; publish a tied weight once")
         names.add(name)
+        if isinstance(tensor, np.ndarray):
+            check_dtype(name, tensor.dtype)
         meta = TensorMeta(name, dtype_name(tensor.dtype), tuple(tensor.shape), align_up(end), tensor.nbytes)
         end = meta.offset + meta.nbytes
         if end > arena.nbytes:

@@ -42,12 +42,23 @@ class ManifestError(ValueError):
 
 
 def dtype_name(dtype: torch.dtype | np.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+    """torch's name. Byte order is no part of it: what is copied out has this machine's."""
+    return dtype.name if isinstance(dtype, np.dtype) else str(dtype).removeprefix("torch.")
 
 
 def element_bytes(name: str) -> int:
     """Bytes of one element. The common types need no torch, so that who only moves weights never imports it. Raises ManifestError."""
     return PLAIN_BYTES.get(name) or dtype_of(name).itemsize
+
+
+def check_dtype(name: str, dtype: np.dtype) -> None:
+    """An array that receivers would refuse is refused where it is published. Raises ManifestError."""
+    try:
+        readable = element_bytes(dtype.name) == dtype.itemsize
+    except ManifestError:
+        readable = False
+    if not readable:
+        raise ManifestError(f"tensor {name!r}: dtype {dtype} is none that a tensor can have: nothing is published; publish floats, ints or truths")
 
 
 def dtype_of(name: str) -> torch.dtype:

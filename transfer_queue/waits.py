@@ -7,11 +7,14 @@ from collections.abc import Iterator
 from transfer_queue.messages import GroupWait, LeaseWait, MemberWait, StageWait, StallReport, TopicWait
 
 LEASES = 4  # of a stage
+GOING_ON_S = 1.0  # shorter pauses are part of the work, and nobody is to be asked about them
 
 
 def render(report: StallReport) -> str:
     """Several lines. Ages are seconds before the report."""
-    lines = [f"no progress for {report.idle_s:.1f} s (stopped after {report.stall_s:g} s)", f"whose move: {report.verdict}"]
+    limit = "more than" if report.idle_s >= report.stall_s else "at most"
+    lines = [f"no progress for {report.idle_s:.1f} s ({limit} the {report.stall_s:g} s that a run may stand still)"]
+    lines.append("it goes on" if report.idle_s < GOING_ON_S else f"whose move: {report.verdict}")
     for topic in report.topics:
         lines += _topic(topic)
     lines.append("members")

@@ -36,6 +36,8 @@ class PhaseMarks:
 
 def read_phases(run_dir: Path, worker: str) -> dict[Thread, Phase]:
     """The phases of a worker's threads; empty for a worker that never started. Meaningful as a set only while the process is stopped."""
-    path = run_dir / FOLDER / worker
-    marks = path.read_bytes() if path.exists() else b""
-    return {thread: PHASES[mark] for thread, mark in zip(THREADS, marks, strict=False)}
+    try:
+        marks = (run_dir / FOLDER / worker).read_bytes()
+    except (OSError, ValueError):  # ValueError: a name with a null character
+        marks = b""
+    return {thread: PHASES[mark] for thread, mark in zip(THREADS, marks, strict=False) if mark < len(PHASES)}

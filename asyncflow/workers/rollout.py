@@ -77,8 +77,10 @@ class RolloutWorker:
     def _await_engine(self) -> None:
         """While an engine that computes elsewhere has nothing new, only a message, new weights or the next renewal is worth a turn. It is busy."""
         if (wait_s := self._engine.next_chunk_s()) > 0 and len(self._book):
-            until_renewal_s = self._progress_at + self._context.config.rollout.progress_s - time.monotonic()
-            self._context.wait(min(wait_s, max(until_renewal_s, 0.0), IDLE_S), "busy", "compute")
+            if self._progress is None:  # else the reply that is awaited comes first, and wakes us
+                until_renewal_s = self._progress_at + self._context.config.rollout.progress_s - time.monotonic()
+                wait_s = min(wait_s, max(until_renewal_s, 0.0))
+            self._context.wait(min(wait_s, IDLE_S), "busy", "compute")
 
     # -------------------------------------------------------------- weights
 

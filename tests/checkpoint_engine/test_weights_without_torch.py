@@ -6,12 +6,13 @@ import sys
 from subprocess import run
 
 import numpy as np
+import pytest
 import torch
 
 from checkpoint_engine.arena import Arena
 from checkpoint_engine.copy_out import copy_out
 from checkpoint_engine.digest import digested, weights_digest
-from checkpoint_engine.manifest import PLAIN_BYTES, dtype_of, element_bytes
+from checkpoint_engine.manifest import PLAIN_BYTES, ManifestError, dtype_of, element_bytes, view_array
 from checkpoint_engine.weights_id import WeightsId
 
 ARRAYS = {
@@ -56,3 +57,22 @@ def test_the_table_of_plain_types_says_what_torch_says() -> None:
 def test_a_version_is_published_and_pulled_by_processes_that_never_load_torch() -> None:
     done = run([sys.executable, "-c", MOVE], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+def test_an_array_of_the_other_byte_order_is_published_in_this_machines() -> None:
+    arena = Arena()
+    swapped = np.arange(7, dtype=np.dtype(np.float32).newbyteorder())
+    manifest = copy_out(arena, WeightsId("policy", 0, 0), [("weight", swapped)])
+    assert manifest.tensors[0].dtype == "float32"
+    assert np.array_equal(view_array(arena.array, manifest.tensors[0]), np.arange(7, dtype=np.float32))
+
+
+@pytest.mark.parametrize(
+    "array",
+    [np.array([1, None], dtype=object), np.array(["a"]), np.array([b"a"]), np.zeros(2, dtype="datetime64[s]"), np.zeros(2, dtype=[("a", "f4")])],
+    ids=lambda array: str(array.dtype.kind),
+)
+def test_an_array_that_no_receiver_could_read_is_refused_by_the_publishers_side(array: np.ndarray) -> None:
+    """Before, it was copied, sent and refused by every receiver, who then went on with the old weights for ever."""
+    with pytest.raises(ManifestError, match="tensor 'weight'"):
+        copy_out(Arena(), WeightsId("policy", 0, 0), [("weight", array)])

@@ -16,6 +16,13 @@ STEPS_S = 10 * (1.0 + 0.5 * 4)  # modelled: ten decode steps of four rows
 SCALE = 50.0
 
 
+class Unanswered:
+    """A renewal that a slow controller has not answered yet."""
+
+    def done(self) -> bool:
+        return False
+
+
 def test_the_loop_turns_for_events_only_and_rows_come_when_they_are_due(tmp_path: Path) -> None:
     with desk(tmp_path, *TRAIN_ONLY, NO_EVALUATION, *SHAPE, "rollout.progress_s=0.5") as found:
         found.put_prompts(1)
@@ -40,3 +47,24 @@ def test_the_loop_turns_for_events_only_and_rows_come_when_they_are_due(tmp_path
     assert took_s >= 0.8 * STEPS_S / SCALE
     assert turns < 20
     assert busy_s >= 0.8 * took_s
+
+
+def test_a_renewal_that_is_not_answered_in_time_does_not_make_the_loop_spin(tmp_path: Path) -> None:
+    with desk(tmp_path, *TRAIN_ONLY, NO_EVALUATION, *SHAPE, "rollout.progress_s=0.001") as found:
+        found.put_prompts(1)
+        engine = EmulatedRolloutEngine(emulation(), ModelClock(SCALE))
+        engine.start()
+        engine.load_weights(weights(0), [])
+        context = found.context("rollout-0")
+        worker = RolloutWorker(context, engine, None)
+        worker._follower.loaded = engine.loaded
+        while not len(worker._book):
+            worker._turn()
+        worker._progress = Unanswered()  # type: ignore[assignment]
+        turns = 0
+        while len(worker._book):
+            worker._turn()
+            turns += 1
+        worker._writer.drain()
+        worker._writer.close()
+    assert turns < 20

@@ -130,14 +130,13 @@ def debtor(case: Case, group: Group, number: int) -> int:
 def of_stage(case: Case, number: int, group: Group) -> Culprit:
     """Stage `number` owes its columns of a group whose inputs are there."""
     stage, topic = case.topic.schema.consumers[number].name, case.topic
-    holding = [lease for lease in topic.leases if lease.consumer == number and any(held is group for held, _ in lease.items)]
-    lost = [
+    leases = [  # those that lapsed first; one whose rows of the group somebody else has written owes nothing of it
         lease
-        for lease in topic.leases.lapsed()
+        for lease in (*topic.leases.lapsed(), *topic.leases)
         if lease.consumer == number and any(held is group and not group.served(number, row) for held, row in lease.items)
     ]
-    if holding or lost:
-        return holder(case, [*lost, *holding], group)
+    if leases:
+        return holder(case, leases, group)
     rows = [row for row in group.rows.values() if row.missing[number] != SERVED]
     newest = max((row.newest for row in rows), default=0)
     waiting = topic.askers.waiting(stage)

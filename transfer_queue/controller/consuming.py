@@ -65,10 +65,14 @@ def _take_batch(
 
 
 def _arm(topic: TopicState, lease: Lease) -> None:
-    def expire() -> None:
+    def expire() -> float | None:
+        if topic.runtime.now() < lease.deadline:
+            return lease.deadline
         topic.lapse(lease)
+        return None
 
-    lease.timer = topic.runtime.timers.at(topic.runtime.now() + topic.lease_s, expire)
+    lease.deadline = topic.runtime.now() + topic.lease_s
+    lease.timer = topic.runtime.timers.at(lease.deadline, expire)
 
 
 def _refs(topic: TopicState, number: int, items: list[Item]) -> list[RowRef]:
@@ -100,6 +104,7 @@ def write_back(topic: TopicState, request: WriteBack, owner: str) -> OkWritten:
     rows = _leased_rows(lease)
     _check_keys(topic, request, rows)
     refused = _apply(topic, number, request, rows, owner)
+    topic.leases.renew_after(lease, topic.runtime.now() + topic.lease_s)
     if lapsed is None:
         _acknowledge(topic, lease, set(request.keys))
     else:
@@ -195,4 +200,5 @@ def give_back(topic: TopicState, request: Release, owner: str) -> OkEmpty:
     lease = topic.leases.find(request.lease, topic.schema.consumer(request.consumer), owner)
     if lease is not None:
         topic.release(lease, "released")
+        topic.leases.renew_after(lease, topic.runtime.now() + topic.lease_s)
     return OkEmpty()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -19,6 +20,7 @@ class Lease:
     owner: str  # "name#incarnation"
     items: list[Item]
     since: float  # when it was given, seconds of the controller's clock
+    deadline: float = math.inf  # later when its owner is through with one that it took before
     timer: Timer | None = None  # None: a terminal lease, which ends only with its owner's incarnation
 
     def gids(self) -> list[int]:
@@ -52,6 +54,13 @@ class Leases:
         """The lease if it is still this owner's."""
         lease = self._leases.get(lease_id)
         return lease if lease is not None and lease.consumer == consumer and lease.owner == owner else None
+
+    def renew_after(self, answered: Lease, deadline: float) -> None:
+        """Its owner is through with this one. What it took later waited for it and gets its whole time from now on; what it took before gets none, or
+        one thread of a member that hangs would be covered by another that does not."""
+        for lease_id in self._by_owner.get(answered.owner, ()):
+            if lease_id > answered.id:
+                self._leases[lease_id].deadline = deadline
 
     def find_lapsed(self, lease_id: int, consumer: int, owner: str) -> Lease | None:
         """The same for one that ran out; it can be answered once."""

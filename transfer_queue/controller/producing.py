@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from transfer_queue.controller.errors import bad
-from transfer_queue.controller.group import Group
+from transfer_queue.controller.group import Group, Row
 from transfer_queue.controller.topic import TopicState
 from transfer_queue.messages import (
     DropGroups,
@@ -196,10 +196,13 @@ def drop_groups(topic: TopicState, request: DropGroups, owner: str) -> OkEmpty:
     its batch: it may have learned from the group, and its batch would be short. The stage that wanted the drop is through with such a group."""
     if not request.reason or request.reason in ("stale", "run_end"):
         raise bad(f"reason={request.reason!r} of a drop is empty or one of the controller's own: the ledger could not be read; say why in a word")
-    leases = topic.leases.answerable(owner)
+    leased: dict[int, list[tuple[int, Group, Row | None]]] = defaultdict(list)  # by gid: (consumer, group, row)
+    for lease in topic.leases.answerable(owner):
+        for held, row in lease.items:
+            leased[held.gid].append((lease.consumer, held, row))
     for gid in dict.fromkeys(request.gids):
         group = topic.groups.get(gid)
-        mine = [(lease.consumer, row) for lease in leases for held, row in lease.items if held is group and not held.served(lease.consumer, row)]
+        mine = [(consumer, row) for consumer, held, row in leased.get(gid, ()) if held is group and not held.served(consumer, row)]
         if group is None or group.acked_by or (group.holder != owner and not mine):
             topic.count_late(gid, owner, "drop")
         elif group.leased_by - {consumer for consumer, _ in mine}:

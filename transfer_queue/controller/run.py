@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -80,7 +81,11 @@ class Run:
             self.control.desired.warn("")
             return due
         if not self.control.desired.warning:
-            waits = self.waits()
+            try:
+                waits = self.waits()
+            except Exception as error:  # a search that fails must not end a run that may only be slow
+                self.runtime.emit("run", reason=f"who waits for whom could not be told: {error!r}", data={"traceback": traceback.format_exc()})
+                return self._idle_at(1.0)
             text = f"slow: no progress for {waits.idle_s:.1f} s of stall_s = {waits.stall_s:g} s: {waits.verdict}"
             self.runtime.emit("slow", reason=text)
             self.control.desired.warn(text)

@@ -34,7 +34,7 @@ class Server:
         self.socket = socket
         self._security = security
         self._shards: dict[int, tuple[str, zmq.Socket[bytes]]] = {}  # index -> (endpoint, socket)
-        self._checked = time.monotonic()  # for gaps
+        self._checked, self._worked = time.monotonic(), time.thread_time()  # for gaps
 
     def run(self, grace_s: float) -> None:
         """Serve until the run is stopped and its members left, or `grace_s` after the stop."""
@@ -55,9 +55,11 @@ class Server:
             self.flush()
 
     def _notice_gap(self, meant: float) -> None:
-        """After a step that was to be over at `meant`, or at once. Before `tick`, which would take silence for death."""
-        now = time.monotonic()
-        late, self._checked = now - max(meant, self._checked), now
+        """After a step that was to be over at `meant`, or at once. Before `tick`, which would take silence for death. Time that we worked does not
+        count: a loop that is slow by itself would put every deadline off for ever."""
+        now, worked = time.monotonic(), time.thread_time()
+        late = now - max(meant, self._checked) - (worked - self._worked)
+        self._checked, self._worked = now, worked
         if late > FROZEN_S:
             self.core.frozen(late)
 
@@ -70,11 +72,15 @@ class Server:
         return wake
 
     def _receive(self) -> None:
+        now = time.monotonic()
         for _ in range(BURST):
             try:
                 connection, *frames = self.socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return
+            before, now = now, time.monotonic()
+            if now - before > FROZEN_S:  # before this message is taken in, or it would count as heard at the end of a gap that is then forgiven
+                self._notice_gap(-math.inf)
             self._handle(connection, frames)
             self.flush()
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from controller_world import World
 
 ROWS = 2  # of every group
+AHEAD = 2  # leases that a stage has at a time
 
 
 class Actor:
@@ -207,10 +208,11 @@ class Rollout(Actor):
 
 
 class Stage(Actor):
-    """reward, forward or advantage: take, then write back some time later."""
+    """reward, forward or advantage: take, also ahead, then write back some time later, now and then after the lease ran out."""
 
     def begin(self) -> None:
-        self.lease: m.OkTaken | None = None
+        self.leases: list[m.OkTaken] = []
+        self.slow_until = 0.0
         super().begin()
 
     @property
@@ -219,19 +221,23 @@ class Stage(Actor):
 
     def work(self) -> None:
         self.load(0.5)
-        if self.lease is not None:
-            self._write(self.lease)
-        elif self.waiting is None:
+        rng, now = self.world.rng, self.world.clock.now
+        if rng.random() < self.world.settings.slow_stages:
+            self.slow_until = now + rng.uniform(0.0, 15.0)
+        if now < self.slow_until:
+            return
+        if self.leases:
+            self._write(self.leases.pop(0))
+        if self.waiting is None and len(self.leases) < AHEAD:
             loaded = self.loaded if self.role == "forward" else None
             self.park(m.Take(topic="policy", consumer=self.role, limit=self.world.rng.randint(1, 5), loaded=loaded, wait_s=500.0, **self.who))
 
     def answered(self, reply: m.Reply) -> None:
         if isinstance(reply, m.OkTaken) and reply.lease != -1:
-            self.lease = reply
+            self.leases.append(reply)
 
     def _write(self, lease: m.OkTaken) -> None:
         output = {"reward": "reward", "forward": "old_logprobs", "advantage": "advantage"}[self.role]
-        self.lease = None
         if self.world.rng.random() < 0.05:
             self.ask(m.Release(topic="policy", consumer=self.role, lease=lease.lease, **self.who))
             return

@@ -18,6 +18,7 @@ from transfer_queue.controller.core import Core, CoreConfig
 from transfer_queue.controller.duties import Duty
 
 OPEN = ("admitted", "generating", "complete", "leased")
+WAITS_EVERY = 20  # calls
 
 
 @dataclass
@@ -32,6 +33,7 @@ class Settings:
     deaths: float = 0.01  # chance that an actor dies instead of acting
     hang: float = 0.01  # chance that a rollout hangs until its leases are gone
     slow: float = 0.1  # chance that a response is long
+    slow_stages: float = 0.01  # chance that a stage does nothing for up to three times its lease
     load_chance: float = 0.3  # that a rollout loads newer weights when it acts
     evaluate_every: int | None = 3
     budget_groups: int = 12  # bytes, in worst-case groups
@@ -46,6 +48,7 @@ class World:
         self.log = Log()
         self.deaths = 0
         self.closed = False
+        self.calls = 0
         self.published_step = 0
         self.evaluated: list[int] = []
         self.tokens: dict[int, list[int]] = {}  # block of a tokens column -> versions of its tokens
@@ -120,6 +123,11 @@ class World:
         assert self._freed.isdisjoint(freed), "a block was freed twice"
         assert self._freed.isdisjoint(self.core.live_blocks(0)), "a live block was freed"
         self._freed.update(freed)
+        self.calls += 1
+        if self.calls % WAITS_EVERY == 0:
+            self.core.handle(b"person", m.Status(id=0, waits=True))  # whatever the state, it can be told whose move it is
+            _, reply = self.core.outbox.pop()
+            assert isinstance(reply, m.OkStatus), reply
 
     def trained(self, clock: int, leases: list[m.OkTaken]) -> None:
         tokens = self.core.topics["policy"].schema.consumers[-1].inputs.index("tokens")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,7 @@ from controller_desk import Desk, plain
 from transfer_queue import messages as m
 from transfer_queue.controller.core import Core, CoreConfig
 from transfer_queue.controller.server import FROZEN_S, Server
+from transfer_queue.wire import encode
 
 
 def test_a_gap_moves_every_deadline_by_as_much() -> None:
@@ -84,3 +86,60 @@ def test_the_loop_notices_that_it_came_back_too_late(over_s: float, monkeypatch:
         if not core.members:
             break
     assert not core.members, "a member that stays silent while the controller runs is dead after all"
+
+
+class Served:
+    """A loop around a real state machine; its socket has two heartbeats of one member, and the process is stopped (or works) before the second."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = self.worked = 1000.0
+        self.gap_s = self.work_s = 0.0
+        self.left = 0
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(time, "thread_time", lambda: self.worked)
+        self.log = Log()
+        self.core = Core(CoreConfig(topics=[plain()], heartbeat_s=10.0, stall_s=1e6), self.log, lambda: self.now)
+        self.core.handle(b"c", m.Register(id=1, name="x", role="worker", pid=1, host="h"))
+        socket: Any = self
+        self.server = Server(self.core, socket, None)
+
+    def recv_multipart(self, flags: int) -> list[bytes]:
+        if not self.left:
+            raise zmq.Again
+        self.left -= 1
+        if not self.left:
+            self.now += self.gap_s + self.work_s
+            self.worked += self.work_s
+        return [b"c", encode(m.Watch(id=self.left + 2, seen=-1, wait_s=0.0, member="x", incarnation=0))]
+
+    def send_multipart(self, frames: list[bytes], flags: int) -> None:
+        """Nobody reads."""
+
+    def turn(self, messages: int) -> None:
+        """As `Server.run` does it."""
+        self.left = messages
+        self.server._receive()
+        self.server._notice_gap(-math.inf)
+        self.core.tick()
+        self.server.flush()
+
+
+def test_what_is_taken_in_after_a_gap_inside_a_burst_does_not_count_as_heard_later_than_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, the gap was noticed after the burst: the member counted as heard an hour later than now, and its death was found an hour too late."""
+    served = Served(monkeypatch)
+    served.gap_s = 3600.0
+    served.turn(2)
+    assert [event.data["seconds"] for event in served.log.of("run")] == [pytest.approx(3600.0, abs=0.01)]
+    served.now += 10.5
+    served.core.tick()
+    assert not served.core.members
+
+
+def test_a_loop_that_is_slow_by_its_own_work_does_not_put_deadlines_off_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    served = Served(monkeypatch)
+    served.work_s = FROZEN_S + 1.0
+    served.core.handle(b"d", m.Register(id=1, name="y", role="worker", pid=1, host="h"))
+    for _ in range(5):
+        served.turn(2)
+    assert [member.name for member in served.core.members] == ["x"], "nobody heard of y for 15 s, of which 10 are enough"
+    assert served.log.of("run") == []

@@ -6,6 +6,7 @@ from collections import Counter
 from random import Random
 
 import msgspec
+import pytest
 from controller_bench import spec
 from controller_desk import Desk, Who
 from hypothesis import given, settings
@@ -170,3 +171,60 @@ def test_a_stage_cannot_drop_a_group_that_a_trainer_has_in_its_batch() -> None:
     assert [row.gid for row in desk.take(worker, "filter").rows] == [1], "it is through with the group that it could not drop any more"
     desk.ask(trainer.connection, desk.commit(trainer, 0, [batch.lease]), m.OkCommitted)
     assert desk.ledger() == {"trained": 2, "dropped:filtered": 1}
+
+
+def test_a_lease_that_was_taken_ahead_gets_its_whole_time_once_the_one_before_is_answered() -> None:
+    """A stage takes its next rows before it computes the present ones: both in one `lease_s` would halve what a compute may take."""
+    for answer in ("write", "release"):
+        desk, _ = started(groups=3)
+        worker, other = desk.join("worker", "scorer"), desk.join("other", "scorer")
+        taken = desk.take(worker, "reward", limit=2)
+        for _ in range(2):
+            ahead = desk.take(worker, "reward", limit=2)
+            desk.wait(4.0)
+            if answer == "write":
+                assert desk.write(worker, taken, "reward", "reward") == []
+            else:
+                desk.ask(worker.connection, m.Release(topic="policy", consumer="reward", lease=taken.lease, **worker.fields), m.OkEmpty)
+                desk.write(other, desk.take(other, "reward", limit=2), "reward", "reward")
+            taken = ahead
+        desk.wait(4.0)
+        assert desk.take(other, "reward").lease == -1, "4 s after the answer the lease still stands"
+        assert desk.write(worker, taken, "reward", "reward") == []
+        assert desk.topic.done_rows[0] == 6
+        assert [event for event in desk.log.of("topic") if event.reason in ("lease_expired", "late")] == []
+
+
+def test_answers_do_not_renew_what_the_owner_took_before() -> None:
+    """Else a thread that hangs would keep its rows for as long as another thread of the member works."""
+    desk, _ = started(groups=3)
+    worker, other = desk.join("worker", "scorer"), desk.join("other", "scorer")
+    hung = desk.take(worker, "reward", limit=2)
+    desk.wait(4.0)
+    assert desk.write(worker, desk.take(worker, "reward", limit=2), "reward", "reward") == []
+    desk.wait(2.0)
+    assert desk.take(other, "reward", limit=2).rows == hung.rows
+
+
+def test_a_lease_whose_rows_another_has_written_is_not_blamed() -> None:
+    """Before, the report failed in this state, and with it the run, which was only slow."""
+    desk, rollout = started(groups=1)
+    one, two = desk.join("one", "scorer"), desk.join("two", "scorer")
+    desk.write(rollout, desk.take(rollout, "forward", loaded=0), "forward", "old_logprobs", 0)
+    first = desk.take(one, "reward", limit=1)
+    desk.wait(6.0)
+    assert desk.take(two, "reward", limit=1).rows == first.rows
+    desk.write(one, first, "reward", "reward")
+    waits = desk.ask(b"x", m.Status(waits=True), m.OkStatus).waits
+    assert waits is not None
+    assert (waits.blame.stage, waits.blame.gid) == ("reward", 0)
+    assert "does not ask for more work" in waits.verdict
+
+
+def test_a_report_that_fails_does_not_end_a_run_that_is_only_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk, rollout = started(stall_s=20.0)
+    monkeypatch.setattr(desk.core._run, "waits", lambda: 1 / 0)
+    desk.wait(10.5)
+    assert not desk.core.stopped
+    assert [event.reason for event in desk.log.of("run")] == ["who waits for whom could not be told: ZeroDivisionError('division by zero')"]
+    assert rollout.name in [member.name for member in desk.core.members]
