@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable
 
 from asyncflow.workers.clock import ActivityClock
@@ -150,10 +151,11 @@ class ControlLink:
         with self._lock:
             done, self._duty_done = self._duty_done, None
         pending = self._watch(done, self._recording.take(TRACE_S), wait_s=WATCH_S)
+        patient_until = time.monotonic() + WATCH_S + 2 * self._deadline_s  # the same whether we are poked or not
         self._client.poll(WATCH_S + self._deadline_s, self._poke)
         if not pending.done():
             pending.cancel()  # poked: there is news for the controller, or nothing came at all (then `result` raises)
-        directive = pending.result(self._deadline_s).directive
+        directive = pending.result(patient_until - time.monotonic()).directive
         with self._lock:
             changed = directive.revision != self.directive.revision
             self.directive = directive

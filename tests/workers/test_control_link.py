@@ -11,8 +11,10 @@ import pytest
 
 from asyncflow.contracts.worker import EXPELLED, WorkerArgs
 from asyncflow.worker import run_worker
+from asyncflow.workers.control import WATCH_S
 from asyncflow.workers.wake import Wake
 from tests.workers.worker_desk import NO_EVALUATION, TRAIN_ONLY, desk, until
+from transfer_queue.messages import OkDirective
 
 
 def test_every_cancelled_attempt_reaches_the_loop_however_many_directives_came_meanwhile(tmp_path: Path) -> None:
@@ -80,3 +82,27 @@ def test_a_late_wake_writes_into_nobody_elses_descriptor() -> None:
         os.read(read, 1)
     os.close(read)
     os.close(write)
+
+
+def test_a_poked_heartbeat_waits_for_a_slow_controller_as_long_as_any_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A controller that was stopped longer than `heartbeat_s` lost exactly those who had just told it something."""
+    with desk(tmp_path, NO_EVALUATION) as found:
+        control = found.context("scorer-0").control
+        control.close()  # its thread is gone: the beat below is ours
+        waits: list[float] = []
+
+        class Slow:
+            def done(self) -> bool:
+                return False
+
+            def cancel(self) -> None: ...
+
+            def result(self, timeout_s: float) -> OkDirective:
+                waits.append(timeout_s)
+                return OkDirective(directive=control.directive)
+
+        monkeypatch.setattr(control, "_watch", lambda *_, **__: Slow())
+        monkeypatch.setattr(control, "_poke", Wake())
+        monkeypatch.setattr(control._client, "poll", lambda *_: set())  # poked at once
+        control._beat()
+    assert waits[0] == pytest.approx(WATCH_S + 2 * control._deadline_s, abs=0.5)  # the second is the last beat, of leaving

@@ -23,14 +23,28 @@ log = logging.getLogger(__name__)
 
 BURST = 4096  # messages handled between two looks at the deadlines: so many that a heartbeat in the queue counts before its sender is declared dead
 FROZEN_S = 2.0  # a loop that comes round so much later than it meant to was stopped (or starved): no member is to blame for what it did not hear
+LOOK_S = 1.0  # longest single wait: a stop inside it is told from waiting for a deadline only by what is left of it
 QUIET_S = 0.25  # after the last member left, so that whoever watches the run gets its last answer
 QUEUE = 4096  # unread messages a connection, each way; a client waits for at most 1000 replies, so that one with more unread never reads
 UNTOLD = 1 << 16  # messages to a shard that does not read: a lost Free is memory lost until the shard ends
 
 
+class LoopClock:
+    """The state machine's time, monotonic seconds. It stands still between two looks of the loop: no deadline falls due in a gap before the loop has
+    noticed the gap."""
+
+    def __init__(self) -> None:
+        self.now = time.monotonic()
+
+    def __call__(self) -> float:
+        return self.now
+
+
 class Server:
-    def __init__(self, core: Core, socket: zmq.Socket[bytes], security: Security | None) -> None:
+    def __init__(self, core: Core, socket: zmq.Socket[bytes], security: Security | None, clock: LoopClock) -> None:
+        """`clock` is the one that `core` was made with."""
         self.core = core
+        self._clock = clock
         self.socket = socket
         self._security = security
         self._shards: dict[int, tuple[str, zmq.Socket[bytes]]] = {}  # index -> (endpoint, socket)
@@ -48,6 +62,7 @@ class Server:
                 end = min(stopped_at + grace_s, math.inf if left_at is None else left_at + QUIET_S)
             if now >= end:
                 return
+            self._notice_gap(-math.inf)  # inside `tick` or `flush`: it is no part of the wait
             self._notice_gap(self._wait(end))
             self._receive()
             self._notice_gap(-math.inf)
@@ -59,16 +74,17 @@ class Server:
         count: a loop that is slow by itself would put every deadline off for ever."""
         now, worked = time.monotonic(), time.thread_time()
         late = now - max(meant, self._checked) - (worked - self._worked)
-        self._checked, self._worked = now, worked
+        self._clock.now = self._checked = now
+        self._worked = worked
         if late > FROZEN_S:
             self.core.frozen(late)
 
     def _wait(self, end: float) -> float:
-        """For a message, the next deadline or `end`; returns the latest time at which it meant to be back (monotonic)."""
+        """For a message, the next deadline, `end` or LOOK_S; returns the latest time at which it meant to be back (monotonic)."""
         deadline = self.core.next_deadline()
-        wake = end if deadline is None else min(end, deadline)
-        # rounded up: waking before the deadline would spin
-        self.socket.poll(None if wake == math.inf else int(max(0.0, wake - time.monotonic()) * 1000) + 1)
+        now = time.monotonic()
+        wake = min(end, now + LOOK_S, math.inf if deadline is None else deadline)
+        self.socket.poll(int(max(0.0, wake - now) * 1000) + 1)  # rounded up: waking before the deadline would spin
         return wake
 
     def _receive(self) -> None:
@@ -81,6 +97,7 @@ class Server:
             before, now = now, time.monotonic()
             if now - before > FROZEN_S:  # before this message is taken in, or it would count as heard at the end of a gap that is then forgiven
                 self._notice_gap(-math.inf)
+            self._clock.now = now
             self._handle(connection, frames)
             self.flush()
 
@@ -182,7 +199,8 @@ def serve(
     called, and changes nothing.
     Raises ValueError for a bind beyond loopback without keys, and for topics that cannot work.
     """
-    core = Core(config, observer_factory(), time.monotonic)
+    clock = LoopClock()
+    core = Core(config, observer_factory(), clock)
     if attach is not None:
         attach(core)
     socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.ROUTER)
@@ -190,7 +208,7 @@ def serve(
     socket.setsockopt(zmq.SNDHWM, QUEUE)
     socket.setsockopt(zmq.RCVHWM, QUEUE)
     socket.setsockopt(zmq.MAXMSGSIZE, 1 << 28)  # a message carries references, no bytes: more than this is no message of ours
-    server = Server(core, socket, security)
+    server = Server(core, socket, security, clock)
     try:
         ready(_bind(socket, bind, security))
         server.run(grace_s)

@@ -14,7 +14,7 @@ from controller_desk import Desk, plain
 
 from transfer_queue import messages as m
 from transfer_queue.controller.core import Core, CoreConfig
-from transfer_queue.controller.server import FROZEN_S, Server
+from transfer_queue.controller.server import FROZEN_S, LoopClock, Server
 from transfer_queue.wire import encode
 
 
@@ -67,12 +67,13 @@ def test_the_loop_notices_that_it_came_back_too_late(over_s: float, monkeypatch:
 
     monkeypatch.setattr(time, "monotonic", lambda: now)
     log = Log()
-    core = Core(CoreConfig(topics=[plain()], heartbeat_s=10.0, stall_s=1e6), log, lambda: now)
+    clock = LoopClock()
+    core = Core(CoreConfig(topics=[plain()], heartbeat_s=10.0, stall_s=1e6), log, clock)
     core.handle(b"c", m.Register(id=1, name="x", role="worker", pid=1, host="h"))
     core.handle(b"c", m.Watch(id=2, seen=10_000, wait_s=1.0, member="x", incarnation=0))
     core.outbox.clear()
     socket: Any = Sleeper(pass_time)
-    server = Server(core, socket, None)
+    server = Server(core, socket, None, clock)
     socket.over_s = over_s
     server._notice_gap(server._wait(now + 1e6))
     core.tick()
@@ -93,15 +94,16 @@ class Served:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = self.worked = 1000.0
-        self.gap_s = self.work_s = 0.0
+        self.gap_s = self.work_s = self.stop_s = 0.0
         self.left = 0
         monkeypatch.setattr(time, "monotonic", lambda: self.now)
         monkeypatch.setattr(time, "thread_time", lambda: self.worked)
         self.log = Log()
-        self.core = Core(CoreConfig(topics=[plain()], heartbeat_s=10.0, stall_s=1e6), self.log, lambda: self.now)
+        clock = LoopClock()
+        self.core = Core(CoreConfig(topics=[plain()], heartbeat_s=10.0, stall_s=1e6), self.log, clock)
         self.core.handle(b"c", m.Register(id=1, name="x", role="worker", pid=1, host="h"))
         socket: Any = self
-        self.server = Server(self.core, socket, None)
+        self.server = Server(self.core, socket, None, clock)
 
     def recv_multipart(self, flags: int) -> list[bytes]:
         if not self.left:
@@ -111,6 +113,10 @@ class Served:
             self.now += self.gap_s + self.work_s
             self.worked += self.work_s
         return [b"c", encode(m.Watch(id=self.left + 2, seen=-1, wait_s=0.0, member="x", incarnation=0))]
+
+    def poll(self, timeout_ms: int) -> int:
+        self.now += max(timeout_ms / 1000, self.stop_s)
+        return 0
 
     def send_multipart(self, frames: list[bytes], flags: int) -> None:
         """Nobody reads."""
@@ -130,7 +136,8 @@ def test_what_is_taken_in_after_a_gap_inside_a_burst_does_not_count_as_heard_lat
     served.gap_s = 3600.0
     served.turn(2)
     assert [event.data["seconds"] for event in served.log.of("run")] == [pytest.approx(3600.0, abs=0.01)]
-    served.now += 10.5
+    for _ in range(11):
+        served.server._notice_gap(served.server._wait(math.inf))
     served.core.tick()
     assert not served.core.members
 
@@ -143,3 +150,25 @@ def test_a_loop_that_is_slow_by_its_own_work_does_not_put_deadlines_off_for_ever
         served.turn(2)
     assert [member.name for member in served.core.members] == ["x"], "nobody heard of y for 15 s, of which 10 are enough"
     assert served.log.of("run") == []
+
+
+def test_a_stop_is_noticed_also_where_the_next_deadline_was_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Right after a commit no heartbeat is parked: a stop of 11.5 s inside the wait for a deadline in 10 s looked like 1.5 s, and everybody died."""
+    served = Served(monkeypatch)
+    served.stop_s = 11.5
+    served.server._notice_gap(served.server._wait(math.inf))
+    served.core.tick()
+    assert len(served.core.members) == 1
+    assert [event.data["seconds"] for event in served.log.of("run")] == [pytest.approx(10.5, abs=0.01)]
+
+
+def test_a_stop_between_the_look_and_the_deadlines_kills_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was noticed at the next look only, when everybody was dead; and then as 1.5 s, for the wait was for a deadline in 10 s."""
+    served = Served(monkeypatch)
+    served.server._notice_gap(-math.inf)
+    served.now += 11.5
+    served.core.tick()
+    served.server._notice_gap(-math.inf)
+    served.core.tick()
+    assert len(served.core.members) == 1
+    assert [event.data["seconds"] for event in served.log.of("run")] == [pytest.approx(11.5, abs=0.01)]
