@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,7 @@ class Child:
 def without_interrupts() -> Iterator[None]:
     """The first child starts the fork server, which inherits what is blocked here: Ctrl-C while it still imports would end it with a traceback, and
     then us. One that comes to us meanwhile is noted afterwards."""
+    resource_tracker.ensure_running()  # else it is started meanwhile, and that takes SIGINT out of what is blocked
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
