@@ -19,6 +19,12 @@ from tests.observe.live.run_in_terminal import ROOT, TrainingTerminal
 
 RECIPE = "tests/pipeline/config.yaml"
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
+GOING_ON = (  # lines of the picture once everything in it was measured
+    r"^test · staleness ≤ 0 \(wait\) .* elapsed · .* left$",
+    r"^version +\d+/5000",
+    r"^groups +\d+ of 6 permits used",
+    r"^trainer-0 .* \d+% +\d+% +\d+% +0$",
+)
 
 
 def train(folder: Path, *overrides: str) -> list[str]:
@@ -39,11 +45,7 @@ def wait_for(path: Path, program: subprocess.Popen[str], timeout_s: float = 60.0
 @pytest.mark.e2e
 def test_a_run_in_a_terminal_shows_its_workers_and_ends_cleanly_on_ctrl_c(tmp_path: Path) -> None:
     with TrainingTerminal(train(tmp_path, "run.steps=5000"), width=110, height=40) as run:
-        rows = run.until(lambda rows: any(re.search(r"^test · staleness ≤ 0 \(wait\) .* elapsed · .* left$", row) for row in rows), 110.0)
-        text = "\n".join(rows)
-        assert re.search(r"^version +\d+/5000", text, re.MULTILINE)
-        assert re.search(r"^groups +\d+ of 6 permits used", text, re.MULTILINE)
-        assert re.search(r"^trainer-0 .* \d+% +\d+% +\d+% +0$", text, re.MULTILINE)
+        run.until(lambda rows: all(re.search(line, "\n".join(rows), re.MULTILINE) for line in GOING_ON), 110.0)
         assert run.terminal.screen.cursor.hidden
         run.press(b"\x03")
         assert run.exit_code() == 1
