@@ -18,7 +18,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints/core.txt)
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test lint types unit test-e2e browser docs clean venv venv-dev
+.PHONY: demo test lint types unit test-e2e test-tools browser docs clean venv venv-dev
 
 demo: venv
 	$(BIN)/asyncflow train recipes/quickstart $(if $(RUN_DIR),--run-dir $(RUN_DIR)) $(ARGS)
@@ -36,6 +36,9 @@ unit: venv-dev
 
 test-e2e: venv-dev
 	$(BIN)/python -m pytest -m e2e --durations=0 $(ARGS)
+
+test-tools: venv-dev
+	$(BIN)/python -m pytest -m tools --durations=0 $(ARGS)
 
 # For the tests that open a report's page: Debian's and Ubuntu's package, where no browser of the kind is there yet.
 browser:

@@ -47,7 +47,7 @@ def test_overhead_is_in_this_machines_time_and_torch_in_a_worker_is_a_failure() 
     assert [row.met for row in measured(idle=0.5, torch=["rollout-0"])][-1] is False
 
 
-@pytest.mark.e2e
+@pytest.mark.tools
 def test_the_quick_benchmark_runs_the_real_control_plane_without_torch(tmp_path: Path) -> None:
     file = tmp_path / "pipeline.json"
     done = run([sys.executable, "benchmarks/pipeline.py", "--quick", "--json", str(file)], cwd=ROOT, capture_output=True, text=True, timeout=110)

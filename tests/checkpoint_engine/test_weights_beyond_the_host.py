@@ -47,6 +47,7 @@ def in_another_pid_namespace(script: str, *arguments: str) -> list[str]:
     return done.stdout.split()
 
 
+@pytest.mark.e2e
 def test_across_pid_namespaces_bytes_travel_and_no_memory_is_shared() -> None:
     require_namespaces()
     with running_publisher() as publisher:

@@ -19,6 +19,8 @@ from asyncflow.observe.records import STALL
 from asyncflow.observe.summary import summarise, write_summary
 from tests.observe.small_run import record_run
 
+pytestmark = pytest.mark.tools
+
 FULL = Path("/dev/full")
 
 

@@ -95,7 +95,7 @@ def test_what_cannot_be_sized_is_refused_in_a_sentence(options: list[str], words
     assert words in capsys.readouterr().err
 
 
-@pytest.mark.e2e
+@pytest.mark.tools
 @pytest.mark.timeout(600)
 def test_a_real_run_is_predicted_from_its_own_costs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Workers that share two cores are no devices of their own, and the model knows no evaluations: within a third, not within a few percent."""

@@ -73,7 +73,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.e2e
+@pytest.mark.tools
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("command", TRAINS, ids=lambda command: command.text)
 def test_a_run_of_the_docs_trains(tmp_path: Path, folder: Path, command: Command) -> None:
@@ -84,7 +84,7 @@ def test_a_run_of_the_docs_trains(tmp_path: Path, folder: Path, command: Command
         assert msgspec.json.decode((tmp_path / "run" / SUMMARY).read_bytes(), type=Summary).versions == 3
 
 
-@pytest.mark.e2e
+@pytest.mark.tools
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("command", JOINS, ids=lambda command: command.text)
 def test_a_worker_of_the_docs_joins_a_run_and_leaves_with_it(tmp_path: Path, folder: Path, command: Command) -> None:
@@ -124,7 +124,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         yield Place(folder, mine)
 
 
-@pytest.mark.e2e
+@pytest.mark.tools
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("command", sorted(OTHERS, key=lambda command: not command.watches), ids=lambda command: command.text)
 def test_a_command_of_the_docs_does_what_they_say(place: Place, command: Command) -> None:

@@ -19,7 +19,7 @@ RECIPE = str(ROOT / "tests/pipeline/config.yaml")
 OVERRIDES = ["run.steps=3", "staleness=1", "evaluation.every=2", "evaluation.items=8", "weights.export_every=2"]
 
 
-@pytest.mark.e2e
+@pytest.mark.tools
 def test_a_run_leaves_the_files_and_numbers_that_were_explained(tmp_path: Path) -> None:
     overrides = [*OVERRIDES, f"run.cache={tmp_path / 'cache'}"]
     said = explain(load(RECIPE, overrides))

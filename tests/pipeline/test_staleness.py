@@ -36,7 +36,8 @@ def test_with_a_slow_trainer_the_measured_maximum_is_the_bound(tmp_path: Path, s
     assert max(trained_staleness(run)) == staleness
 
 
-@pytest.mark.parametrize("staleness", [pytest.param(1, marks=pytest.mark.e2e), 2, pytest.param(4, marks=pytest.mark.e2e)])
+@pytest.mark.e2e
+@pytest.mark.parametrize("staleness", [1, 2, 4])
 def test_one_replica_four_times_slower_never_breaks_the_bound_under_wait_and_nothing_is_dropped(tmp_path: Path, staleness: int) -> None:
     run = run_pipeline(configure(tmp_path / "run", f"staleness={staleness}", *SLOW_REPLICA, "run.steps=12"))
     assert_completed(run)
@@ -58,7 +59,8 @@ def test_under_drop_a_slow_replica_keeps_the_bound_and_what_is_dropped_is_replac
     assert run.summary.dropped.tokens_mean > 0
 
 
-@pytest.mark.parametrize("policy", ["wait", pytest.param("drop", marks=pytest.mark.e2e)])
+@pytest.mark.e2e
+@pytest.mark.parametrize("policy", ["wait", "drop"])
 def test_short_last_batches_and_restarts_keep_the_bound(tmp_path: Path, policy: str) -> None:
     random = Random(5)
 

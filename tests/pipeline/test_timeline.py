@@ -11,6 +11,7 @@ import pytest
 from asyncflow.observe.records import TIMELINE, StepRecord, TimelineRecord
 from tests.pipeline.harness import Run, assert_completed, configure, run_pipeline
 
+pytestmark = pytest.mark.tools
 LAG_S = 2.0  # shares and costs of a step are as of the last heartbeat, and a timeline as of the last record
 
 

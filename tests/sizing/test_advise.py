@@ -15,6 +15,8 @@ from asyncflow.sizing.search import SLACK, Objective, exhaustive
 from asyncflow.sizing.simulate import Policy
 from tests.sizing.tables import changed, default, equal, tailed
 
+pytestmark = pytest.mark.tools
+
 WITHIN = 0.95  # of the best that exists
 CASES = [(1, "wait"), (1, "drop"), (4, "wait"), (4, "drop")]
 
@@ -40,7 +42,6 @@ def test_the_advice_is_within_5_percent_of_the_best_of_all_splits_of_16_devices(
     assert share_of_the_best(tailed(), 16, staleness, policy, relax=True, steps=10) >= WITHIN
 
 
-@pytest.mark.e2e
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(("staleness", "policy"), CASES)
 def test_the_advice_is_within_5_percent_of_the_best_of_all_splits_of_64_devices(staleness: int, policy: Policy) -> None:
@@ -48,7 +49,6 @@ def test_the_advice_is_within_5_percent_of_the_best_of_all_splits_of_64_devices(
     assert share_of_the_best(default(), 64, staleness, policy, relax=True, steps=12) >= WITHIN
 
 
-@pytest.mark.e2e
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(("staleness", "policy"), CASES)
 def test_no_split_of_16_devices_is_above_the_bounds_that_leave_splits_out(staleness: int, policy: Policy) -> None:

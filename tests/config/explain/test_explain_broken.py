@@ -15,6 +15,8 @@ from asyncflow.config.load import load
 from tests.config.explain.broken import BROKEN, Broken, apply_fix, write
 from tests.config.recipes import RUNNABLE
 
+pytestmark = pytest.mark.tools
+
 CONFIG = Path(__file__).parents[3] / "asyncflow/config"
 
 

@@ -42,7 +42,7 @@ def wait_for(path: Path, program: subprocess.Popen[str], timeout_s: float = 60.0
     raise AssertionError(f"{path} did not come:\n{program.communicate()[0]}")
 
 
-@pytest.mark.e2e
+@pytest.mark.tools
 def test_a_run_in_a_terminal_shows_its_workers_and_ends_cleanly_on_ctrl_c(tmp_path: Path) -> None:
     with TrainingTerminal(train(tmp_path, "run.steps=5000"), width=110, height=40) as run:
         run.until(lambda rows: all(re.search(line, "\n".join(rows), re.MULTILINE) for line in GOING_ON), 110.0)
@@ -57,7 +57,7 @@ def test_a_run_in_a_terminal_shows_its_workers_and_ends_cleanly_on_ctrl_c(tmp_pa
         assert "Traceback" not in run.terminal.text
 
 
-@pytest.mark.e2e
+@pytest.mark.tools
 def test_writers_that_hang_and_raise_change_nothing_about_a_run(tmp_path: Path) -> None:
     own = "tests.observe.writers.own"
     writers = f"observe.writers=[tensorboard,'{own}:Hanging','{own}:Raising','{own}:Timed']"
@@ -86,7 +86,7 @@ def test_writers_that_hang_and_raise_change_nothing_about_a_run(tmp_path: Path) 
     assert not (tmp_path / "run" / URL_FILE).exists()
 
 
-@pytest.mark.e2e
+@pytest.mark.tools
 def test_ctrl_c_while_the_run_still_starts_is_a_clean_stop_too(tmp_path: Path) -> None:
     """The fork server is importing torch then; it is in the terminal's group, so the signal reaches it as well."""
     with TrainingTerminal(train(tmp_path, "run.steps=5000"), width=110, height=40) as run:

@@ -17,6 +17,8 @@ from tests.observe.live.run_files import append, joined, run_config, step
 from tests.observe.live.screen import Terminal
 from transfer_queue.local import LocalQueue
 
+pytestmark = pytest.mark.tools
+
 SLOW_S = 1.0  # no look takes longer, whatever the controller does: it takes well under a millisecond on a machine that has time for it
 
 

@@ -15,6 +15,8 @@ from asyncflow.observe.report.trace import write_trace
 from tests.observe.report.browser import open_page
 from tests.observe.report.run_files import FILES, whole_run
 
+pytestmark = pytest.mark.tools
+
 CUTS = 24  # places within a record
 LOGS = tuple(name for name in FILES if name.endswith(".jsonl"))
 

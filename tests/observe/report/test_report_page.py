@@ -19,6 +19,8 @@ from tests.observe.report.browser import open_page
 from tests.observe.report.run_files import whole_run
 from transfer_queue.messages import Event
 
+pytestmark = pytest.mark.tools
+
 NASTY = """</script></pre><script>document.documentElement.dataset.pwned = 1</script>
 <img src=x onerror="document.title='pwned'">&lt;b&gt; "'`${x}$title"""
 
@@ -118,7 +120,6 @@ def test_a_browser_draws_two_runs_side_by_side(tmp_path: Path) -> None:
     assert re.search(r'<th[^>]*>run.steps</th><td>3</td><td>4</td>', opened.dom), "the configuration shows what differs"
 
 
-@pytest.mark.e2e
 def test_a_run_of_ten_hours_makes_a_page_below_8_mb(tmp_path: Path) -> None:
     """A million spans, 20,000 steps, twenty workers; both runs of a comparison."""
     run_dir = whole_run(tmp_path)

@@ -62,7 +62,7 @@ def outlives(process: subprocess.Popen[bytes], seconds: float) -> None:
     pytest.fail(f"the run ended by itself with code {code}")
 
 
-@pytest.mark.e2e
+@pytest.mark.tools
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", range(4))
 def test_a_run_that_was_killed_at_a_random_moment_is_reported_and_drawn(tmp_path: Path, cache: Path, seed: int) -> None:
@@ -86,7 +86,7 @@ def test_a_run_that_was_killed_at_a_random_moment_is_reported_and_drawn(tmp_path
     assert opened.data("timelines") == str(int(report.timeline is not None))
 
 
-@pytest.mark.e2e
+@pytest.mark.tools
 @pytest.mark.timeout(300)
 def test_a_run_that_failed_shows_its_reason_and_traceback_first_and_is_compared_with_one_that_completed(tmp_path: Path) -> None:
     good = run_pipeline(configure(tmp_path / "good", "staleness=1", "run.steps=8"))

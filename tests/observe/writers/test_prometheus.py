@@ -20,6 +20,8 @@ from asyncflow.observe.writers.prometheus import URL_FILE, PrometheusWriter
 from tests.observe.live.run_files import append, evaluated, joined, run_config, spent, step
 from tests.observe.writers.own import Words
 
+pytestmark = pytest.mark.tools
+
 Sample = tuple[str, tuple[tuple[str, str], ...]]
 
 

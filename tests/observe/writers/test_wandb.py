@@ -17,7 +17,7 @@ from tests.observe.writers.own import Words
 wandb = pytest.importorskip("wandb", reason="wandb is not installed: pip install 'asyncflow[wandb]'")
 
 
-@pytest.mark.e2e
+@pytest.mark.tools
 def test_steps_evaluations_and_summary_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from asyncflow.observe.writers.wandb import make
 
