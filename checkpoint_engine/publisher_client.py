@@ -5,7 +5,9 @@ The slot is the publisher's memory, opened by descriptor on the same host; where
 
 from __future__ import annotations
 
+import secrets
 import time
+import weakref
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -39,7 +41,10 @@ class PublisherClient:
 
     def __init__(self, endpoint: str, secure: Secure | None = None, member: str = "trainer", reply_s: float = 30.0) -> None:
         self._socket = connect_dealer(endpoint, secure)
-        self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        # an address of its own: pyzmq's holds the number of a descriptor, which may be used again before zmq has let go of the address
+        self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED, addr=f"inproc://monitor-{secrets.token_hex(8)}")
+        self._closing = weakref.finalize(self, _close, self._socket, self._monitor)
+        self._closing.atexit = False
         self._heard = False  # the connection stood once
         self._member, self._reply_s = member, reply_s
         self._seq = 0
@@ -98,9 +103,7 @@ class PublisherClient:
         return answer.weights
 
     def close(self) -> None:
-        self._socket.disable_monitor()
-        self._monitor.close(linger=0)
-        self._socket.close()
+        self._closing()
         self._spare.close()
         self._mappings.close()
 
@@ -157,3 +160,11 @@ class PublisherClient:
             if isinstance(answer, expected):
                 return answer
         raise PublisherGone(f"the publisher did not answer {type(question).__name__} within {wait_s + self._reply_s} s: is its process alive?")
+
+
+def _close(socket: zmq.Socket[bytes], monitor: zmq.Socket[bytes]) -> None:
+    """In this order, also where a client is dropped without being closed: zmq's own thread waits for ever to hand an event to a monitor that has no
+    reader any more, and then nothing moves in this process."""
+    socket.disable_monitor()
+    monitor.close(linger=0)
+    socket.close()

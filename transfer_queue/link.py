@@ -7,7 +7,9 @@ after a short grace instead of at their deadline.
 from __future__ import annotations
 
 import itertools
+import secrets
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -42,7 +44,10 @@ class Link:
         self.socket.setsockopt(zmq.IPV6, int("[" in endpoint))
         if security is not None:
             security.client(self.socket, server_key)
-        self.monitor: zmq.Socket[bytes] = self.socket.get_monitor_socket(_EVENTS)
+        # an address of its own: pyzmq's holds the number of a descriptor, which may be used again before zmq has let go of the address
+        self.monitor: zmq.Socket[bytes] = self.socket.get_monitor_socket(_EVENTS, addr=f"inproc://monitor-{secrets.token_hex(8)}")
+        self._closing = weakref.finalize(self, _close, self.socket, self.monitor)
+        self._closing.atexit = False
         self._decode = decode
         self._ids = itertools.count(1)
         self._pending: dict[int, Pending[Any]] = {}
@@ -129,11 +134,16 @@ class Link:
         return failed
 
     def close(self) -> None:
-        self.socket.disable_monitor()
-        self.monitor.close(linger=0)
-        self.socket.close()
+        self._closing()
 
     def __str__(self) -> str:
         state = "" if self._up else " (never connected: it is not up, the address is another, or the server's key is)"
         return f"{self.label} at {self.endpoint}{state}"
 
+
+def _close(socket: zmq.Socket[bytes], monitor: zmq.Socket[bytes]) -> None:
+    """In this order, also where a link is dropped without being closed: zmq's own thread waits for ever to hand an event to a monitor that has no
+    reader any more, and then nothing moves in this process."""
+    socket.disable_monitor()
+    monitor.close(linger=0)
+    socket.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Iterator
 
@@ -341,3 +342,12 @@ def test_what_the_published_callback_raises_ends_the_publisher() -> None:
     trainer.join(10)
     assert client_errors
     client.close()
+
+
+def test_a_trainers_client_that_is_dropped_without_being_closed_closes_its_sockets() -> None:
+    with running_publisher() as publisher:
+        client = PublisherClient(publisher.endpoint)
+        sockets = client._socket, client._monitor
+        del client
+        gc.collect()
+        assert [socket.closed for socket in sockets] == [True, True]

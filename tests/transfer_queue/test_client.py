@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import random
 import threading
@@ -350,6 +351,25 @@ def test_closed_clients_leave_no_descriptor_behind(queue):
     while open_files() > before and time.monotonic() < deadline:  # zmq closes in a thread of its own
         queue.status()
     assert open_files() <= before
+
+
+def test_a_client_that_is_dropped_without_being_closed_closes_its_sockets_in_order():
+    """The monitor's reader first, and zmq's thread would wait for it for ever: no other client of the process would get a reply any more."""
+    with LocalQueue([run.spec()]) as queue:
+        client = queue.client("w-0")
+        link = client.controller
+        sockets = link.socket, link.monitor
+        del client, link
+        gc.collect()
+        assert [socket.closed for socket in sockets] == [True, True], "somebody else still holds them, so only the link's own end can have"
+
+
+def test_clients_that_are_dropped_while_they_look_for_a_queue_that_ended_hang_nothing():
+    for _ in range(6):
+        with LocalQueue([run.spec()]) as queue:
+            client = queue.client("w-0")
+        del client
+        gc.collect()
 
 
 def test_a_worker_without_the_key_is_refused_and_told_so():
