@@ -3,8 +3,7 @@ travels together in the next one."""
 
 from __future__ import annotations
 
-import threading
-from collections import deque
+import sys
 
 import msgspec
 import numpy as np
@@ -12,10 +11,9 @@ import numpy as np
 from asyncflow.data.finish import FINISH_CODES
 from asyncflow.workers.context import WorkerContext
 from asyncflow.workers.groups import Trajectory
+from asyncflow.workers.outbox import Outbox
 from transfer_queue.columns import Jagged
 from transfer_queue.messages import RowPut
-
-PUT_S = 30.0  # deadline of one put
 
 
 class FinishedRow(msgspec.Struct):
@@ -24,82 +22,29 @@ class FinishedRow(msgspec.Struct):
     closes: int | None  # the group's row count, on its last row
 
 
-class RowWriter:
-    """Bounded by the engine's slots: at most `bound` rows wait here, then `put` blocks (and the wait is the queue's, with its deadline)."""
+class RowWriter(Outbox[FinishedRow]):
+    """Bounded by the engine's slots; all rows that wait travel together."""
 
     def __init__(self, context: WorkerContext, bound: int) -> None:
-        self._client, self._topic, self._bound = context.client.attach(), context.topic.name, bound
-        self._wake, self._clock = context.wake, context.clock
-        self._rows: deque[FinishedRow] = deque()
-        self._changed = threading.Condition()
-        self._writing = False
-        self._closing = False
-        self._error: BaseException | None = None
         self._closed: list[tuple[int, int]] = []
-        self._thread = threading.Thread(target=self._run, name="row-writer", daemon=True)
-        self._thread.start()
+        super().__init__(context, "row-writer", bound, together=sys.maxsize)
 
     def put(self, rows: list[FinishedRow]) -> None:
-        with self._changed:
-            if not self._changed.wait_for(lambda: len(self._rows) < self._bound or self._error is not None, timeout=PUT_S):
-                waiting = f"{len(self._rows)} finished rows could not be put within {PUT_S:g} s"
-                raise TimeoutError(f"topic {self._topic!r}: {waiting}; is a shard or the controller stuck?")
-            self._check()
-            self._rows.extend(rows)
-            self._changed.notify_all()
-
-    def drain(self) -> None:
-        """Return when every row given so far is in the queue."""
-        with self._changed:
-            if not self._changed.wait_for(lambda: self._error is not None or not (self._rows or self._writing), timeout=PUT_S):
-                raise TimeoutError(f"topic {self._topic!r}: rows still not put after {PUT_S:g} s; is a shard or the controller stuck?")
-            self._check()
+        self.add(rows)
 
     def take_closed(self) -> list[tuple[int, int]]:
         """Attempts (gid, fence) that the queue refused since the last call: dropped, or no longer ours."""
         with self._changed:
-            self._check()
+            self._raise()
             closed, self._closed = self._closed, []
         return closed
 
-    def close(self) -> None:
-        with self._changed:
-            self._closing = True
-            self._changed.notify_all()
-        self._thread.join(timeout=PUT_S)
-        self._client.close()
-
-    def _check(self) -> None:
-        if self._error is not None:
-            raise self._error
-
-    def _run(self) -> None:
-        try:
-            while (rows := self._next()) is not None:
-                with self._clock.during("busy", "put", "writer"):
-                    closed = self._write(rows)
-                with self._changed:
-                    self._closed += closed
-                    self._writing = False
-                    self._changed.notify_all()
-                if closed:
-                    self._wake.set()
-        except Exception as error:  # carried to the worker's loop, which raises it under its own name
+    def _send(self, things: list[FinishedRow]) -> None:
+        closed = self._write(things)
+        if closed:
             with self._changed:
-                self._error = error
-                self._changed.notify_all()
+                self._closed += closed
             self._wake.set()
-
-    def _next(self) -> list[FinishedRow] | None:
-        with self._changed:
-            self._changed.wait_for(lambda: bool(self._rows) or self._closing)  # ends with `close`, which every exit path calls
-            if not self._rows:
-                return None
-            rows = list(self._rows)
-            self._rows.clear()
-            self._writing = True
-            self._changed.notify_all()
-        return rows
 
     def _write(self, rows: list[FinishedRow]) -> list[tuple[int, int]]:
         """Put them; returns the attempts that were refused. Fences grow, and the queue takes a group's rows of one attempt or none: rows of one
