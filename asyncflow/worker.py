@@ -77,8 +77,7 @@ def run_worker(args: WorkerArgs, security: object) -> int:
             return EXPELLED
         if isinstance(error, ConnectionError | TimeoutError) and context.run_stops(PEER_S):
             return 1  # a peer died: whoever saw it has named it, and this worker's own words would only hide the cause
-        context.fail(f"{type(error).__name__}: {error}", text)
-        return 1
+        return 1 if context.fail(f"{type(error).__name__}: {error}", text) else EXPELLED
     context.leave()
     return 0
 

@@ -18,7 +18,7 @@ class Line(msgspec.Struct, frozen=True):
 
 
 def fit(sums: CostSums, *, flat: bool = False) -> Line | None:
-    """None without a call that took time. Where size explains nothing: all cost is fixed (`flat`) or all is per unit (else)."""
+    """None without a call that took time. Where size explains nothing: all cost is fixed (`flat`) or all is per unit (else, so `per_unit_s` > 0)."""
     if sums.calls < 1 or sums.seconds <= 0 or sums.size <= 0:
         return None
     mean, variance = sums.size / sums.calls, sums.size_squared / sums.calls - (sums.size / sums.calls) ** 2

@@ -87,7 +87,7 @@ class _Table:
             actor_forward=self._work("actor_forward"),
             ref_forward=self._work("ref_forward"),
             train=self._training(),
-            pause=Pause(self._mean("load") or 0.0, ("rollout", "actor_forward")),
+            pause=Pause(self._mean_or_none_taken("load"), ("rollout", "actor_forward")),
             lengths=self._law(prompt),
             batch_groups=config.batch_size,
             group_rows=rows,
@@ -136,6 +136,19 @@ class _Table:
         sums = self._sums.get(key)
         return sums.seconds / sums.calls if sums is not None and sums.calls else None
 
+    def _mean_or_none_taken(self, key: str) -> float:
+        """Seconds a call of what only adds to the work; where it was not measured it is left out, and that is said."""
+        mean = self._mean(key)
+        if mean is None:
+            self.notes.append(f"{key} was not measured: the model goes without it, so the prediction may be too high")
+            return 0.0
+        return mean
+
+    def _rate(self, key: str) -> tuple[float, float]:
+        """Tokens a second, and seconds a call."""
+        line = self._line(key)
+        return 1 / line.per_unit_s, line.fixed_s
+
     def _decode(self, prompt: int) -> Decode:
         step = self._line("rollout.decode", flat=True)
         prefill = self._sums.get("rollout.prefill", CostSums())
@@ -145,17 +158,16 @@ class _Table:
     def _work(self, stage: str) -> Work:
         if not self._workers(stage):
             return Work(1.0)  # of no worker
-        line = self._line(stage)
-        if not line.per_unit_s:
-            raise ConfigError(f"{self._run_dir}: {stage} took no time a token, which no machine can; size a longer run")
-        return Work(1 / line.per_unit_s, line.fixed_s + (self._mean(f"{stage}.io") or 0.0))
+        tokens_per_s, call_s = self._rate(stage)
+        return Work(tokens_per_s, call_s + self._mean_or_none_taken(f"{stage}.io"))
 
     def _training(self) -> Training:
         """One measured call is one step; the copy for the publisher is a fixed part of it, and the fixed part is spread over its micro-batches."""
-        line, micro = self._line("train"), min(self._config.algorithm.micro_batch_groups, self._config.batch_size)
-        step_s = line.fixed_s + (self._mean("publish") or 0.0)
+        tokens_per_s, call_s = self._rate("train")
+        micro = min(self._config.algorithm.micro_batch_groups, self._config.batch_size)
+        step_s = call_s + self._mean_or_none_taken("publish")
         pieces = -(-self._config.batch_size // micro)
-        return Training(1 / line.per_unit_s, micro, step_s / pieces + (self._mean("train.io") or 0.0))
+        return Training(tokens_per_s, micro, step_s / pieces + self._mean_or_none_taken("train.io"))
 
     def _prompt(self) -> int:
         """Mean prompt tokens: what the actor-forward stage read a row, less the mean response."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from asyncflow.config import RunConfig
 from asyncflow.workers.clock import ActivityClock
-from asyncflow.workers.control import ControlLink
+from asyncflow.workers.control import ControlLink, is_expelled
 from asyncflow.workers.costs import CostMeter
 from asyncflow.workers.phase import Activity, Phase, PhaseMarks
 from asyncflow.workers.recording import Recording
@@ -70,13 +70,19 @@ class WorkerContext:
             self.wake.clear()
         return self.control.directive.state == "stop"
 
-    def fail(self, error: str, text: str) -> None:
-        """Tell the controller that this worker raised. Best effort with a short deadline: the launcher sees the exit code as well."""
-        with contextlib.suppress(QueueError, OSError):
-            client = self.client.attach()
-            client.failed(error=error, traceback=text).result(5.0)
-            client.close()
+    def fail(self, error: str, text: str) -> bool:
+        """Tell the controller that this worker raised. Best effort with a short deadline: the launcher sees the exit code as well.
+
+        Returns False when the controller counts this incarnation as dead: what it raised may come of that, and does not end the run.
+        """
+        expelled = False
+        try:
+            with contextlib.closing(self.client.attach()) as client:
+                client.failed(error=error, traceback=text).result(5.0)
+        except (QueueError, OSError) as refusal:
+            expelled = is_expelled(refusal)
         self.control.close()
+        return not expelled
 
     def leave(self) -> None:
         self.control.close()  # first: the parked heartbeat of a member that left gets no reply

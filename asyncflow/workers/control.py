@@ -23,9 +23,12 @@ class ControllerLost(RuntimeError):
     """The controller did not answer by the deadline: there is no run to work for."""
 
 
+EXPULSIONS = ("stale_incarnation", "stale_owner")  # how the controller says it, and a shard: whoever is asked first
+
+
 def is_expelled(error: BaseException) -> bool:
     """Whether the controller counts this incarnation as dead (its heartbeat came too late): its leases are others' by now, and a new one may join."""
-    return isinstance(error, QueueError) and error.code == "stale_incarnation"
+    return isinstance(error, QueueError) and error.code in EXPULSIONS
 
 
 class ControlLink:

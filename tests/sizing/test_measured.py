@@ -77,6 +77,18 @@ def test_a_cost_that_was_not_measured_is_named(tmp_path: Path, key: str) -> None
         measured(write_run(tmp_path, sums))
 
 
+@pytest.mark.parametrize("key", ["load", "publish", "actor_forward.io", "ref_forward.io", "train.io"])
+def test_what_only_adds_to_the_work_is_left_out_where_it_was_not_measured_and_that_is_said(tmp_path: Path, key: str) -> None:
+    every = costs() | {name: calls(0.01, 0.0, np.ones(STEPS)) for name in ("publish", "ref_forward.io", "train.io")}
+    (tmp_path / "all").mkdir()
+    (tmp_path / "part").mkdir()
+    assert not any("goes without" in note for note in measured(write_run(tmp_path / "all", every)).notes)
+    run = measured(write_run(tmp_path / "part", {name: value for name, value in every.items() if name != key}))
+    assert [note for note in run.notes if "goes without" in note] == [
+        f"{key} was not measured: the model goes without it, so the prediction may be too high"
+    ]
+
+
 def test_a_run_without_costs_lengths_or_configuration_says_which(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"config\.json"):
         measured(tmp_path)

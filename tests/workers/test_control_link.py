@@ -14,6 +14,7 @@ from asyncflow.worker import run_worker
 from asyncflow.workers.control import WATCH_S
 from asyncflow.workers.wake import Wake
 from tests.workers.worker_desk import NO_EVALUATION, TRAIN_ONLY, desk, until
+from transfer_queue.errors import QueueError, QueueTimeout
 from transfer_queue.messages import OkDirective
 
 
@@ -50,6 +51,28 @@ def test_a_worker_that_counts_as_dead_ends_so_that_it_may_be_started_again(tmp_p
             signal.signal(signal.SIGTERM, handler)
         thread.join()
         assert code == EXPELLED
+        assert found.queue.status().state == "run"
+
+
+@pytest.mark.parametrize("error", [QueueError("stale_owner", "a shard heard of it first"), QueueTimeout("deadline passed meanwhile"), KeyError("gid")])
+def test_what_a_worker_raises_that_was_stopped_and_counts_as_dead_does_not_end_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """It goes on where it was, before its heartbeat hears the news: whatever it meets there comes of that."""
+    handler = signal.getsignal(signal.SIGTERM)
+
+    class Stopped:
+        def run(self) -> None:
+            outsider.member_dead("scorer-0", "no message for 15 s").result(10.0)
+            raise error
+
+    monkeypatch.setattr("asyncflow.workers.roles.build_role", lambda context: Stopped())
+    with desk(tmp_path, NO_EVALUATION) as found:
+        outsider = found.client("launcher", "launcher")
+        try:
+            assert run_worker(WorkerArgs(role="scorer", name="scorer-0", controller=found.queue.url), None) == EXPELLED
+        finally:
+            signal.signal(signal.SIGTERM, handler)
         assert found.queue.status().state == "run"
 
 

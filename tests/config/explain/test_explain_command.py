@@ -16,6 +16,8 @@ from asyncflow.config.explain.explanation import Explanation, explain
 from asyncflow.config.load import load
 from tests.config.recipes import RUNNABLE
 
+pytestmark = pytest.mark.tools
+
 ROOT = Path(__file__).parents[3]
 QUICKSTART = str(ROOT / "recipes/quickstart")
 CPU_S = 1.0

@@ -18,6 +18,8 @@ from asyncflow.observe.summary import summarise, write_summary
 from tests.observe.live.run_files import run_config, typical
 from tests.observe.small_run import record_run
 
+pytestmark = pytest.mark.tools
+
 
 def test_a_run_that_is_over_is_shown_with_its_summary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_dir = record_run(tmp_path)
