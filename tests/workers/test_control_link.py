@@ -54,7 +54,7 @@ def test_a_worker_that_counts_as_dead_ends_so_that_it_may_be_started_again(tmp_p
         assert found.queue.status().state == "run"
 
 
-@pytest.mark.parametrize("error", [QueueError("stale_owner", "a shard heard of it first"), QueueTimeout("deadline passed meanwhile"), KeyError("gid")])
+@pytest.mark.parametrize("error", [QueueError("stale_owner", "a shard heard of it first"), QueueTimeout("its deadline passed"), KeyError("gid")])
 def test_what_a_worker_raises_that_was_stopped_and_counts_as_dead_does_not_end_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
