@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, P
 from asyncflow.sizing.advise import Advice, Option, advise
 from asyncflow.sizing.costs import CostTable, Lengths, Split
 from asyncflow.sizing.load import DEFAULT_TABLE, load_costs
-from asyncflow.sizing.simulate import Simulated, simulate, warmup_steps
+from asyncflow.sizing.simulate import Simulated, measured_steps, simulate, warmup_steps
 from benchmarks.emulated_run import Measured, Plan, run_emulated
 from benchmarks.harness import Results, Row, arguments, compared, finish, machine
 
@@ -40,7 +40,7 @@ class Scope(msgspec.Struct, frozen=True):
     tables: dict[str, CostTable]  # name in the rows → table; the first is the one that really runs
     real: tuple[int, ...]  # staleness of the real runs
     simulated: dict[str, tuple[int, ...]]  # table → staleness of the simulated rows
-    steps: int  # measured ones
+    least_steps: int  # measured ones of a real run, made up to whole windows
     rows_per_real_s: float  # how fast the control plane is driven; sets the time scale
     best_too: bool  # run the advised split as well
 
@@ -51,7 +51,7 @@ def full() -> Scope:
         tables={name: _with_rows(load_costs(f"{DEFAULT_TABLE.stem}{suffix}")) for name, suffix in tables.items()},
         real=(1, 4),
         simulated={"mean 1k": (0, 1, 2, 4, 5), "mean 4k": (1, 4), "no tail": (1, 4)},
-        steps=8,
+        least_steps=8,
         rows_per_real_s=280.0,
         best_too=True,
     )
@@ -73,7 +73,7 @@ def quick() -> Scope:
         group_rows=4,
         split=Split(rollout=4, actor_forward=1, ref_forward=1, trainer=2),
     )
-    return Scope(tables={"quick": small}, real=(1,), simulated={"quick": (1,)}, steps=4, rows_per_real_s=200.0, best_too=False)
+    return Scope(tables={"quick": small}, real=(1,), simulated={"quick": (1,)}, least_steps=4, rows_per_real_s=200.0, best_too=False)
 
 
 def main() -> None:
@@ -99,11 +99,11 @@ def cases(values: tuple[int, ...]) -> list[Case]:
 
 
 def real_rows(scope: Scope, table: str, split: Split, staleness: int, policy: Policy, folder: Path) -> list[Row]:
-    costs, warmup = scope.tables[table], warmup_steps(staleness)
-    perfect = simulate(costs, split, staleness, policy, steps=scope.steps, warmup=warmup)
+    costs, warmup, steps = scope.tables[table], warmup_steps(staleness), measured_steps(staleness, scope.least_steps)
+    perfect = simulate(costs, split, staleness, policy, steps=steps, warmup=warmup)
     rows_per_s = perfect.tokens_per_s / costs.lengths.mean
     scale = float(min(MOST_SCALE, max(1.0, scope.rows_per_real_s // rows_per_s)))
-    plan = Plan(costs, split, staleness, policy, warmup, scope.steps, scale)
+    plan = Plan(costs, split, staleness, policy, warmup, steps, scale)
     measured = run_emulated(plan, folder / f"{split}-{staleness}-{policy}")
     return rows_of(measured, perfect, f"{table} {split} staleness {staleness} {policy}")
 

@@ -9,13 +9,12 @@ import msgspec
 from asyncflow.sizing.capacity import capacities, capacity, rollout_sizes, splits_with
 from asyncflow.sizing.costs import CostTable, Split
 from asyncflow.sizing.lengths import ResponseLengths, response_lengths
-from asyncflow.sizing.simulate import Policy, Simulated, simulate
+from asyncflow.sizing.simulate import LEAST_STEPS, Policy, Simulated, simulate
 from asyncflow.sizing.synchronous import simulate_synchronous
 
 SATURATED = 0.9  # a stage that needs this share of its capacity is the bottleneck; below it, the window is
 WINDOW = "window"
 NEAR = 0.98  # alternatives within this share of the best are as good
-STEPS = 10
 COARSE = 6  # rollout sizes that are tried first
 
 
@@ -35,7 +34,7 @@ class Option(msgspec.Struct, frozen=True):
     split: Split
     tokens_per_s_device: float
     staleness_mean: float
-    dropped_share: float  # of the groups that were started
+    dropped_share: float  # of the groups that ended in the measured steps
 
     @property
     def tokens_per_s(self) -> float:
@@ -70,7 +69,7 @@ def advise(costs: CostTable, staleness: int | None, policy: Policy, devices: int
     lengths = lengths or response_lengths(costs)
 
     def run(split: Split) -> Simulated:
-        return simulate(costs, split, staleness, policy, STEPS, lengths=lengths)
+        return simulate(costs, split, staleness, policy, lengths=lengths)
 
     mean = float(lengths.trace.mean())
     ran = run(costs.split)
@@ -90,7 +89,7 @@ def advise(costs: CostTable, staleness: int | None, policy: Policy, devices: int
         present=present,
         best=ranked[0],
         alternatives=[option for option in ranked[1:] if option.tokens_per_s_device >= NEAR * ranked[0].tokens_per_s_device],
-        synchronous=simulate_synchronous(costs, devices, STEPS, lengths),
+        synchronous=simulate_synchronous(costs, devices, LEAST_STEPS, lengths),
     )
 
 
@@ -146,9 +145,9 @@ def _moves(split: Split, costs: CostTable) -> list[Split]:
 
 def _option(costs: CostTable, run: Simulated, staleness: int | None, row_tokens: float) -> Option:
     """A run of a few steps may spend what was buffered before; what it can sustain is at most the capacity of its slowest stage."""
-    started = len(run.steps) * costs.batch_groups + run.dropped_groups
+    ended = len(run.measured) * costs.batch_groups + run.dropped_groups
     tokens_per_s = min(run.tokens_per_s, capacity(costs, run.split, staleness, row_tokens))
-    return Option(run.split, tokens_per_s / run.split.devices, run.staleness_mean, run.dropped_groups / started)
+    return Option(run.split, tokens_per_s / run.split.devices, run.staleness_mean, run.dropped_groups / ended)
 
 
 def _stages(costs: CostTable, run: Simulated, present: Option, staleness: int | None, row_tokens: float) -> list[StageLoad]:

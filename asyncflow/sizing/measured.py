@@ -18,7 +18,7 @@ from asyncflow.sizing.costs import CostTable, Decode, Lengths, Pause, Split, Tra
 from asyncflow.sizing.fit import Line, fit
 from asyncflow.sizing.lengths import ResponseLengths
 from asyncflow.sizing.load import check
-from asyncflow.sizing.simulate import Policy, warmup_steps
+from asyncflow.sizing.simulate import Policy, first_measured
 from transfer_queue.messages import Event
 
 T = TypeVar("T")
@@ -32,7 +32,7 @@ class Measured(msgspec.Struct, frozen=True):
     lengths: ResponseLengths
     staleness: int | None
     policy: Policy
-    steps: int  # of the run, after its warm-up
+    steps: int  # of the run, after its warm-up: whole windows of staleness + 1 where it has any
     tokens_per_s: float | None  # measured over those steps; None for a run too short
     staleness_mean: float | None  # of its groups over those steps, by oldest token, as the simulation counts; None where no group was trained in them
     notes: list[str]
@@ -47,7 +47,7 @@ def measured(run_dir: Path) -> Measured:
     costs = table.costs()
     check(costs)
     lengths = ResponseLengths(table.lengths, costs.group_rows)
-    measured_steps = steps[warmup_steps(config.staleness) :]
+    measured_steps = steps[first_measured(len(steps), config.staleness) :]
     return Measured(
         costs,
         lengths,
@@ -61,8 +61,8 @@ def measured(run_dir: Path) -> Measured:
 
 
 def throughput(steps: list[StepRecord], staleness: int | None) -> float | None:
-    """Trained response tokens a second after the warm-up; None for fewer than two steps of it."""
-    first = warmup_steps(staleness) - 1
+    """Trained response tokens a second over the measured steps; None for fewer than two of them."""
+    first = first_measured(len(steps), staleness) - 1
     later = list(zip(steps[first:], steps[first + 1 :], strict=False))
     if len(later) < 2 or any(step.tokens_per_s is None for _, step in later):
         return None

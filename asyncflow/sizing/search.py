@@ -12,7 +12,7 @@ import msgspec
 from asyncflow.sizing.capacity import LongestMean, capacity, splits
 from asyncflow.sizing.costs import CostTable, Split
 from asyncflow.sizing.lengths import ResponseLengths, response_lengths
-from asyncflow.sizing.simulate import Policy, simulate
+from asyncflow.sizing.simulate import Policy, measured_steps, simulate
 
 SLACK = 0.02
 
@@ -28,12 +28,12 @@ class Found(msgspec.Struct, frozen=True):
 
 
 class Objective:
-    """Tokens a second from a run's start, remembered: tokens trained in the first `steps` steps over their time."""
+    """Tokens a second from a run's start, remembered: what the first steps trained, over their time. `least`: of `measured_steps`."""
 
-    def __init__(self, costs: CostTable, staleness: int | None, policy: Policy, steps: int, lengths: ResponseLengths | None = None) -> None:
-        self.costs, self.staleness, self.policy, self.steps = costs, staleness, policy, steps
+    def __init__(self, costs: CostTable, staleness: int | None, policy: Policy, least: int, lengths: ResponseLengths | None = None) -> None:
+        self.costs, self.staleness, self.policy, self.steps = costs, staleness, policy, measured_steps(staleness, least)
         self.lengths = lengths or response_lengths(costs)
-        self._longest = LongestMean.of(self.lengths, steps * costs.batch_groups).tokens
+        self._longest = LongestMean.of(self.lengths, self.steps * costs.batch_groups).tokens
         self._known: dict[Split, float] = {}
 
     def __len__(self) -> int:

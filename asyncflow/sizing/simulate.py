@@ -26,6 +26,7 @@ from transfer_queue.controller.window import WindowRules
 from transfer_queue.messages import Window
 
 Policy = Literal["wait", "drop"]
+LEAST_STEPS = 10  # measured, unless a caller wants more
 UNBOUNDED_BATCHES = 16  # staleness null is bounded by bytes; a cost table knows none, so open groups are bounded by this many batches
 
 
@@ -36,6 +37,7 @@ class SimStep(msgspec.Struct, frozen=True):
     tokens: int  # response tokens trained
     staleness_mean: float  # over its groups, by oldest token, at consumption
     staleness_max: int
+    dropped: int  # groups that expired with it
 
 
 class Simulated(msgspec.Struct, frozen=True):
@@ -43,7 +45,6 @@ class Simulated(msgspec.Struct, frozen=True):
     warmup: int  # steps before the measured ones
     steps: list[SimStep]  # all, warm-up first
     busy: dict[str, float]  # role → share of its devices' time, warm-up included
-    dropped_groups: int = 0
 
     @property
     def measured(self) -> list[SimStep]:
@@ -71,10 +72,32 @@ class Simulated(msgspec.Struct, frozen=True):
     def staleness_max(self) -> int:
         return max(step.staleness_max for step in self.measured)
 
+    @property
+    def dropped_groups(self) -> int:
+        """Of the measured steps."""
+        return sum(step.dropped for step in self.measured)
+
 
 def warmup_steps(staleness: int | None) -> int:
     """Commits until every group that started together at version 0 is gone, and the first that did not has been waited for."""
     return 2 + (staleness if staleness is not None else 0)
+
+
+def measured_steps(staleness: int | None, least: int = LEAST_STEPS) -> int:
+    """At least so many, and whole windows of `staleness` + 1 steps.
+
+    Batches that started together end together, so with a tail one step in `staleness` + 1 waits for the longest responses and the others are short,
+    for hundreds of steps. A part of a window counts too many or too few of the long ones.
+    """
+    window = 1 + (staleness or 0)
+    return -(-least // window) * window
+
+
+def first_measured(count: int, staleness: int | None) -> int:
+    """Of a run of `count` steps, where the last whole windows after its warm-up begin; the end of the warm-up where there is no whole one."""
+    warmup, window = warmup_steps(staleness), 1 + (staleness or 0)
+    whole = max(count - warmup, 0) // window * window
+    return count - whole if whole else warmup
 
 
 def simulate(
@@ -82,19 +105,21 @@ def simulate(
     split: Split,
     staleness: int | None,
     policy: Policy,
-    steps: int = 10,
+    steps: int | None = None,
     warmup: int | None = None,
     total_steps: int | None = None,
     lengths: ResponseLengths | None = None,
 ) -> Simulated:
-    """`steps` measured commits after `warmup` (default: `warmup_steps`). `total_steps`: the run ends there, so prompts stop before; default: never.
+    """`steps` measured commits (default: `measured_steps`) after `warmup` (default: `warmup_steps`).
 
+    `total_steps`: the run ends there, so prompts stop before; default: never.
     Pass `lengths` to share one trace between many calls. The same arguments give the same result, to the bit.
     """
     warmup = warmup_steps(staleness) if warmup is None else warmup
+    steps = measured_steps(staleness) if steps is None else steps
     pipeline = Pipeline(costs, split, staleness, policy, total_steps, lengths or response_lengths(costs))
     pipeline.run(warmup + steps)
-    return Simulated(split, warmup, pipeline.steps, pipeline.busy(), pipeline.dropped)
+    return Simulated(split, warmup, pipeline.steps, pipeline.busy())
 
 
 class Pipeline:
@@ -108,7 +133,7 @@ class Pipeline:
         budget = UNBOUNDED_BATCHES * costs.batch_groups if staleness is None else 1 << 60
         self._rules = WindowRules(Window(batch=costs.batch_groups, staleness=staleness, policy=policy, budget_bytes=budget, group_bytes=1))
         self._clock = SimClock()
-        self._version = self._next_gid = self._trained = self.dropped = 0
+        self._version = self._next_gid = self._trained = 0
         self._open: dict[int, SimGroup] = {}
         self.steps: list[SimStep] = []
         replicas = split.rollout // costs.decode.devices
@@ -191,13 +216,12 @@ class Pipeline:
 
     def _commit(self, batch: list[SimGroup]) -> None:
         ages = [self._version - group.version for group in batch]
-        self.steps.append(SimStep(self._clock.now, sum(group.tokens for group in batch), sum(ages) / len(ages), max(ages)))
         for group in batch:
             self._end(group)
         self._trained += len(batch)
         self._version += 1
-        if self._rules.expires:
-            self._drop_stale()
+        dropped = self._drop_stale() if self._rules.expires else 0
+        self.steps.append(SimStep(self._clock.now, sum(group.tokens for group in batch), sum(ages) / len(ages), max(ages), dropped))
         self._publish()
         self._admit_soon()
 
@@ -205,14 +229,14 @@ class Pipeline:
         group.open = False
         del self._open[group.gid]
 
-    def _drop_stale(self) -> None:
-        for group in list(self._open.values()):
-            if not group.leased and self._rules.is_stale(group.version, self._version):
-                self._end(group)
-                self._trainer.leave(group.version)
-                group.replica.cancel(group)
-                self._enqueue(group.replica)
-                self.dropped += 1
+    def _drop_stale(self) -> int:
+        stale = [group for group in self._open.values() if not group.leased and self._rules.is_stale(group.version, self._version)]
+        for group in stale:
+            self._end(group)
+            self._trainer.leave(group.version)
+            group.replica.cancel(group)
+            self._enqueue(group.replica)
+        return len(stale)
 
     def _publish(self) -> None:
         for replica in self._replicas:

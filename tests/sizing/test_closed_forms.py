@@ -1,10 +1,12 @@
-"""The simulation against arithmetic that needs none: equal lengths, one bottleneck at a time, within 5 %."""
+"""The simulation against arithmetic that needs none: equal lengths and one bottleneck at a time, or one tail, within 5 %."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from asyncflow.sizing.costs import CostTable, Split
+from asyncflow.sizing.lengths import ResponseLengths
 from asyncflow.sizing.simulate import Policy, simulate
 from asyncflow.sizing.synchronous import simulate_synchronous
 from tests.sizing.tables import equal
@@ -72,6 +74,19 @@ def test_at_staleness_0_the_phases_follow_one_another(split: Split) -> None:
     )
     train_s = rows * LENGTH / (costs.train.tokens_per_s * split.trainer) + 4 * 0.5
     assert abs(gap(costs, split, 0, "wait", 6.0 + generate_s + forward_s + train_s)) < 0.05
+
+
+@pytest.mark.parametrize("staleness", [0, 1, 2, 4, 5, 7])
+def test_the_longest_response_sets_the_pace_of_a_whole_window(staleness: int) -> None:
+    """One row of every group is long. What starts with version v is trained k steps later: k + 1 steps take one long life and the last mini-batch."""
+    costs = equal(LENGTH * 20, decode={"per_running_s": 0.0, "prefill_s": 0.0}, pause={"seconds": 0.0})
+    lengths = ResponseLengths(np.array([LENGTH * 20, LENGTH, LENGTH, LENGTH]), costs.group_rows)
+    tokens, split = costs.batch_groups * sum(lengths.group(0)), Split(8, 8, 8, 64)
+    last_s = tokens / 4 / (costs.train.tokens_per_s * split.trainer) + costs.train.minibatch_s
+    forward_s = LENGTH * 20 / costs.actor_forward.tokens_per_s
+    window_s = LENGTH * 20 * costs.decode.step_s + forward_s + last_s
+    run = simulate(costs, split, staleness, "wait", lengths=lengths)
+    assert run.tokens_per_s == pytest.approx((staleness + 1) * tokens / window_s, rel=0.05)
 
 
 def test_one_request_after_another_is_exact() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from asyncflow.sizing.capacity import capacities
 from asyncflow.sizing.costs import CostTable, Lengths, Split
 from asyncflow.sizing.lengths import response_lengths
-from asyncflow.sizing.simulate import Policy, simulate
+from asyncflow.sizing.simulate import Policy, first_measured, measured_steps, simulate
 from asyncflow.sizing.synchronous import simulate_synchronous
 from tests.sizing.tables import changed, default, tailed
 
@@ -94,6 +94,22 @@ def test_more_staleness_buys_throughput_until_a_stage_is_full() -> None:
     assert rates[3] > 2 * rates[0]
 
 
+@pytest.mark.parametrize("staleness", [1, 2, 5])
+def test_the_steps_that_are_measured_by_default_give_the_throughput_of_many(staleness: int) -> None:
+    """With a tail one step in `staleness` + 1 is long: ten steps at staleness 5 hold one or two of them, and are up to 10 % off."""
+    costs, split = default(), Split(50, 3, 3, 8)
+    few = simulate(costs, split, staleness, "wait")
+    many = simulate(costs, split, staleness, "wait", steps=8 * (staleness + 1))
+    assert few.tokens_per_s == pytest.approx(many.tokens_per_s, rel=0.02)
+
+
+@given(staleness=st.one_of(st.none(), st.integers(0, 40)), least=st.integers(1, 40))
+def test_what_is_measured_is_whole_windows_and_no_more_than_needed(staleness: int | None, least: int) -> None:
+    steps, window = measured_steps(staleness, least), 1 + (staleness or 0)
+    assert steps % window == 0
+    assert least <= steps < least + window
+
+
 def test_the_default_table_gives_59_tokens_a_second_and_device_in_the_synchronous_loop() -> None:
     assert simulate_synchronous(default(), 64) == pytest.approx(59, rel=0.02)
 
@@ -116,3 +132,8 @@ def test_ten_steps_of_2048_rows_take_about_a_second_at_most() -> None:
     start = process_time()
     simulate(default(), default().split, 4, "wait", steps=10, warmup=0)
     assert process_time() - start < 2.0
+
+
+@pytest.mark.parametrize(("count", "staleness", "first"), [(12, 0, 2), (12, 1, 4), (12, 4, 7), (10, 4, 6), (3, 1, 3), (0, None, 2), (9, None, 2)])
+def test_of_a_run_the_last_whole_windows_are_measured_or_what_there_is(count: int, staleness: int | None, first: int) -> None:
+    assert first_measured(count, staleness) == first
