@@ -13,16 +13,20 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from checkpoint_engine.arena import Arena
 from checkpoint_engine.copy_out import copy_out
 from checkpoint_engine.manifest import Manifest, view_tensor
 from checkpoint_engine.weights_id import WeightsId
+from shared_arena import Arena
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
 
 Clock = Callable[[], float]
+
+
+def new_arena() -> Arena:
+    return Arena(user="weights")
 
 
 class NoFreeSlot(RuntimeError):
@@ -36,7 +40,7 @@ class ReservationOver(RuntimeError):
 @dataclass
 class Slot:
     index: int
-    arena: Arena = field(default_factory=Arena)
+    arena: Arena = field(default_factory=new_arena)
     manifest: Manifest | None = None  # set: complete and verified
     writer: Reservation | None = None
     tainted: bool = False
@@ -101,7 +105,7 @@ class HostCache:
             if slot is None:
                 return None
             if slot.tainted:
-                slot.arena, slot.tainted = Arena(), False  # not closed: whoever still holds the old one keeps it alive
+                slot.arena, slot.tainted = new_arena(), False  # not closed: whoever still holds the old one keeps it alive
             slot.arena.grow(nbytes)
             slot.manifest = None
             slot.writer = Reservation(slot, slot.arena, weights)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from checkpoint_engine.arena import Arena
 from checkpoint_engine.manifest import Manifest, TensorMeta, align_up, check_dtype, dtype_name, view_array, view_tensor
 from checkpoint_engine.weights_id import WeightsId
+from shared_arena import Arena
 
 if TYPE_CHECKING:
     import torch

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import msgspec
 
-from checkpoint_engine.arena import Descriptor
 from checkpoint_engine.manifest import Manifest
 from checkpoint_engine.weights_id import WeightsId
+from shared_arena import Descriptor
 
 MOST_CHUNK_BYTES = 4 << 20  # of the bytes path: one frame
 

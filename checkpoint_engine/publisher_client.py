@@ -15,11 +15,11 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from checkpoint_engine import messages as m
-from checkpoint_engine.arena import Arena, ArenaUnreachable, Mappings
 from checkpoint_engine.copy_out import copy_out
 from checkpoint_engine.manifest import Manifest
 from checkpoint_engine.weights_id import WeightsId
 from checkpoint_engine.wire import Reply, Secure, connect_dealer, decode_from_publisher, encode
+from shared_arena import Arena, ArenaUnreachable, Mappings
 
 if TYPE_CHECKING:
     import numpy as np
@@ -51,7 +51,7 @@ class PublisherClient:
         self._nbytes = 0  # of the last version: what the next slot is asked to hold
         self._pending: tuple[WeightsId, Tensors] | None = None
         self._mappings = Mappings()
-        self._spare = Arena()  # bytes path only: where a version is laid out before it is sent
+        self._spare = Arena(user="weights")  # bytes path only: where a version is laid out before it is sent
         self.coalesced = 0  # versions replaced by a newer one while no slot was free
         self.copy_s = 0.0  # the trainer was blocked this long by the last copy
         self.path = ""  # of the last copy: "shared" or "bytes"

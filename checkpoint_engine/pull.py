@@ -13,11 +13,11 @@ from typing import Literal, Protocol
 import numpy as np
 
 from checkpoint_engine import messages as m
-from checkpoint_engine.arena import Arena, ArenaUnreachable
 from checkpoint_engine.cache import HostCache, Reservation
 from checkpoint_engine.digest import Verifier
 from checkpoint_engine.manifest import Manifest, check_manifest
 from checkpoint_engine.weights_id import WeightsId
+from shared_arena import Arena, ArenaUnreachable
 
 _IN_FLIGHT = 4  # chunks asked for and not yet there
 _ANSWER_S = 5.0

@@ -12,6 +12,7 @@ from transfer_queue import messages as m
 from transfer_queue.errors import QueueError, QueueTimeout
 from transfer_queue.hub import Hub
 from transfer_queue.link import Link
+from transfer_queue.memory.buffers import KEEP_BYTES
 from transfer_queue.pending import Pending
 from transfer_queue.security import Security
 from transfer_queue.wire import Frame, decode_reply, id_of
@@ -22,12 +23,22 @@ NOBODY = m.OkRegistered(member="", incarnation=-1, config=b"", topics=[], shards
 class Connection(Hub):
     """Use `connect` (a member), `attach` (a member's other thread) or `outsider` (no member)."""
 
-    def __init__(self, url: str, security: Security | None, registration: m.OkRegistered, timeout_s: float) -> None:
+    def __init__(
+        self,
+        url: str,
+        security: Security | None,
+        registration: m.OkRegistered,
+        timeout_s: float,
+        map_memory: bool = True,
+        keep_bytes: int = KEEP_BYTES,
+    ) -> None:
         super().__init__()
         self.url = url
         self.security = security
         self.registration = registration
         self.timeout_s = timeout_s  # deadline of calls that a healthy server answers at once
+        self.map_memory = map_memory  # of shards on this host; False: bytes go through sockets everywhere
+        self.keep_bytes = keep_bytes  # of memory for copies of rows, most that lies idle until the next ones
         self.controller = self.add(Link(url, security.server_public if security else "", security, _decode, "the controller"))
 
     @classmethod
@@ -40,12 +51,16 @@ class Connection(Hub):
         security: Security | None = None,
         endpoints: dict[str, str] | None = None,
         timeout_s: float = 30.0,
+        map_memory: bool = True,
+        keep_bytes: int = KEEP_BYTES,
     ) -> Self:
         """Join the run. `name` is stable across restarts and ends the leases of its predecessor; `endpoints` is what this member serves.
 
+        `map_memory`: use the memory of shards on this host where it can be had; False sends bytes through sockets everywhere. `keep_bytes`: most
+        memory of collected arrays that is kept for the next read (only of rows that had to be copied); 0 gives all of it back at once.
         Waits for a controller that is not up yet. Raises QueueTimeout, QueueRefused (keys), QueueError (protocol, name).
         """
-        client = cls.outsider(url, security=security, timeout_s=timeout_s)
+        client = cls(url, security, NOBODY, timeout_s, map_memory, keep_bytes)
         try:
             request = m.Register(name=name, role=role, pid=os.getpid(), host=socket.gethostname(), endpoints=endpoints or {})
             client.registration = client.call(request, timeout_s)
@@ -61,7 +76,7 @@ class Connection(Hub):
 
     def attach(self) -> Self:
         """Another connection of the same member, for another thread. It is closed by itself."""
-        return type(self)(self.url, self.security, self.registration, self.timeout_s)
+        return type(self)(self.url, self.security, self.registration, self.timeout_s, self.map_memory, self.keep_bytes)
 
     @property
     def member(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -20,11 +20,20 @@ class Hub:
 
     def __init__(self) -> None:
         self._links: list[Link] = []
+        self._chores: dict[Link, Callable[[], None]] = {}
         self._fresh: set[Pending[Any]] = set()  # settled, neither told nor awaited yet
 
-    def add(self, link: Link) -> Link:
+    def add(self, link: Link, chore: Callable[[], None] | None = None) -> Link:
+        """`chore` is called before every look at the sockets: what is to be said on `link` by its own thread only. It must neither wait nor raise."""
         self._links.append(link)
+        if chore is not None:
+            self._chores[link] = chore
         return link
+
+    def remove(self, link: Link) -> None:
+        """`link` is closed by somebody else."""
+        self._links.remove(link)
+        self._chores.pop(link, None)
 
     def poll(self, timeout_s: float, *extra: Any) -> set[Any]:
         """Wait until a reply comes or one of `extra` (zmq sockets, descriptors, objects with `fileno`) is readable, at most `timeout_s`.
@@ -49,6 +58,8 @@ class Hub:
 
     def _step(self, timeout_s: float, extra: Sequence[Any]) -> set[Any]:
         """One look at every socket: settles what came, returns the ready members of `extra`."""
+        for chore in self._chores.values():
+            chore()
         lost = [deadline for link in self._links if (deadline := link.deadline()) is not None]
         if lost:
             timeout_s = min(timeout_s, min(lost) - time.monotonic())
@@ -64,6 +75,7 @@ class Hub:
         for link in self._links:
             link.close()
         self._links.clear()
+        self._chores.clear()
 
     def __enter__(self) -> Self:
         return self

@@ -19,6 +19,7 @@ from transfer_queue.errors import QueueTimeout
 from transfer_queue.messages import Event, StatusRecord, TopicSpec
 from transfer_queue.security import Security
 from transfer_queue.shard import server as shard
+from transfer_queue.shard.store import KEEP_BYTES
 
 END_S = 10.0  # deadline of start and end
 
@@ -39,6 +40,7 @@ class LocalQueue:
         shards: int = 1,
         security: Security | None = None,
         capacity_bytes: int = 1 << 30,
+        keep_bytes: int = KEEP_BYTES,
         attach: Callable[[Core], None] | None = None,
         **settings: Any,
     ) -> None:
@@ -47,7 +49,8 @@ class LocalQueue:
         self.security = security
         self.events = Events()
         self.url = ""
-        self._shards, self._capacity_bytes, self._attach = shards, capacity_bytes, attach
+        self._shards, self._attach = shards, attach
+        self._capacity_bytes, self._keep_bytes = capacity_bytes, keep_bytes
         self._threads: list[threading.Thread] = []
         self._errors: list[BaseException] = []
 
@@ -87,7 +90,7 @@ class LocalQueue:
         )
 
     def _serve_shard(self, name: str, ready: Callable[[str], None]) -> None:
-        shard.serve(name, self.url, self._keys(), capacity_bytes=self._capacity_bytes, ready=ready)
+        shard.serve(name, self.url, self._keys(), capacity_bytes=self._capacity_bytes, keep_bytes=self._keep_bytes, ready=ready)
 
     def _keys(self) -> Security | None:
         return self.security.worker() if self.security is not None else None

@@ -20,7 +20,7 @@ def shard_specs(config: RunConfig, controller: str, key: str | None) -> list[Chi
             name=name,
             role="shard",
             entry="asyncflow.launch.shard:run",
-            args=(name, controller, key, settings.shard_bind, settings.shard_bytes),
+            args=(name, controller, key, settings.shard_bind, settings.shard_bytes, settings.keep_bytes),
             log=log_of(config, name),
             log_level=config.run.log_level,
         )

@@ -1,20 +1,15 @@
-"""Layout of weights in shared memory, and who may open it."""
+"""Layout of weights in shared memory."""
 
 from __future__ import annotations
-
-import multiprocessing
-import os
-import tempfile
-from pathlib import Path
 
 import msgspec
 import pytest
 import torch
-from ce_helpers import bits, odd_weights, open_files, policy
+from ce_helpers import bits, odd_weights, policy
 
-from checkpoint_engine.arena import Arena, ArenaUnreachable, Descriptor
 from checkpoint_engine.copy_out import copy_out
 from checkpoint_engine.manifest import ManifestError, check_manifest, view_tensor
+from shared_arena import Arena
 
 
 def test_every_kind_of_tensor_comes_back_bit_for_bit() -> None:
@@ -41,47 +36,3 @@ def test_a_manifest_that_cannot_be_laid_out_is_refused(change: dict[str, object]
     broken = (manifest.tensors[0], msgspec.structs.replace(manifest.tensors[1], **change))
     with pytest.raises(ManifestError, match=r"refused|cannot be read"):
         check_manifest(msgspec.structs.replace(manifest, tensors=broken))
-
-
-def test_another_process_reads_an_arena_by_its_descriptor() -> None:
-    arena = Arena(100)
-    arena.array[:100] = 7
-    queue = multiprocessing.get_context("fork").Queue()
-
-    def read() -> None:
-        queue.put(int(Arena.attach(arena.descriptor()).array[:100].sum()))
-
-    process = multiprocessing.get_context("fork").Process(target=read)
-    process.start()
-    assert queue.get(timeout=10) == 700
-    process.join(10)
-
-
-def test_a_descriptor_with_a_wrong_nonce_is_not_believed() -> None:
-    arena = Arena(10)
-    with pytest.raises(ArenaUnreachable, match="nonce"):
-        Arena.attach(Descriptor(os.getpid(), arena.descriptor().fd, b"x" * 16))
-
-
-def test_a_descriptor_of_something_else_is_not_even_opened(tmp_path: Path) -> None:
-    fifo = tmp_path / "fifo"
-    os.mkfifo(fifo)
-    fd = os.open(fifo, os.O_RDWR)
-    with tempfile.TemporaryFile() as file:
-        for number in (fd, file.fileno(), 10**6):
-            with pytest.raises(ArenaUnreachable):
-                Arena.attach(Descriptor(os.getpid(), number, b"x" * 16))
-    os.close(fd)
-
-
-def test_views_outlive_growth_and_closing_and_descriptors_do_not_leak() -> None:
-    before = open_files()
-    arena = Arena(8)
-    arena.array[:8] = 5
-    early = arena.array
-    arena.grow(1 << 20)
-    assert arena.array[:8].tolist() == [5] * 8
-    arena.close()
-    assert early[:8].tolist() == [5] * 8
-    del early, arena
-    assert open_files() == before

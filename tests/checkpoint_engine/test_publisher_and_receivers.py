@@ -87,7 +87,7 @@ def test_one_group_carries_many_versions_and_membership_changes_make_new_epochs(
 @pytest.mark.parametrize("path", ["shared", "bytes"])
 def test_who_joins_late_gets_the_current_weights_at_once_by_pull(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if path == "bytes":  # as from another PID namespace, where /proc/PID/fd leads nowhere
-        monkeypatch.setattr("checkpoint_engine.arena.Arena.descriptor", lambda arena: m.Descriptor(2**22 + 1, 3, arena.nonce))
+        monkeypatch.setattr("shared_arena.Arena.descriptor", lambda arena: m.Descriptor(2**22 + 1, 3, arena.nonce))
     with running_publisher() as publisher:
         client = PublisherClient(publisher.endpoint)
         weights = publish(client, 0, tensors=3, numel=1_500_000)

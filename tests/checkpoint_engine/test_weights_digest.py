@@ -10,9 +10,9 @@ from ce_helpers import bits, odd_weights, policy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkpoint_engine.arena import Arena
 from checkpoint_engine.copy_out import copy_out
 from checkpoint_engine.digest import DigestMismatch, Verifier, digested, tensor_digest, weights_digest
+from shared_arena import Arena
 
 
 def test_a_tensor_digest_is_xxh3_128_of_its_bytes_in_c_order() -> None:

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from checkpoint_engine.arena import Arena
 from checkpoint_engine.copy_out import copy_out
 from checkpoint_engine.digest import digested, weights_digest
 from checkpoint_engine.manifest import PLAIN_BYTES, ManifestError, dtype_of, element_bytes, view_array
 from checkpoint_engine.weights_id import WeightsId
+from shared_arena import Arena
 
 ARRAYS = {
     "matrix": np.arange(15, dtype=np.float32).reshape(3, 5),

@@ -11,7 +11,6 @@ import zmq
 from ce_helpers import eventually, open_files, plain_weights, policy, running_publisher
 
 from checkpoint_engine import messages as m
-from checkpoint_engine.arena import Arena
 from checkpoint_engine.cache import HostCache
 from checkpoint_engine.deadline import MOST_WAIT_S, clamp_s
 from checkpoint_engine.manifest import Manifest, ManifestError, TensorMeta, check_manifest
@@ -20,6 +19,7 @@ from checkpoint_engine.publisher import Publisher
 from checkpoint_engine.publisher_client import PublisherClient
 from checkpoint_engine.receiver import Receiver
 from checkpoint_engine.weights_id import WeightsId
+from shared_arena import Arena
 
 NAN = float("nan")
 

@@ -15,6 +15,7 @@ from asyncflow.observe.records import CostSums
 from asyncflow.observe.summary import summarise, write_summary
 from asyncflow.observe.trace import Trace, TraceSpan, encode_trace
 from tests.config.recipes import MINIMAL, load_text
+from transfer_queue.codec.declared import value_bytes
 from transfer_queue.controller.core import Core
 from transfer_queue.messages import (
     ClosePrompts,
@@ -52,9 +53,11 @@ class SmallRun:
 
     def __init__(self, config: RunConfig, recorder: Recorder) -> None:
         self.now = 0.0
-        self.core = Core(core_config(config), recorder, lambda: self.now)
+        settings = core_config(config)
+        self.core = Core(settings, recorder, lambda: self.now)
         recorder.standing = lambda topic: standing(self.core, topic)
         self.core.send_traces_to(recorder.on_trace)
+        self.sizes = {column.name: value_bytes(column) for topic in settings.topics for column in topic.columns}
         self.told = 0  # µs that r's timeline covers
         self.requests = 0
         self.blocks = 0
@@ -72,7 +75,7 @@ class SmallRun:
 
     def slices(self, names: tuple[str, ...]) -> dict[str, Slice]:
         self.blocks += 1
-        return {name: Slice(0, self.blocks, 0, 1) for name in names}
+        return {name: Slice(0, self.blocks, 0, self.sizes[name]) for name in names}
 
 
 def record_run(folder: Path, steps: int = 4, batch: int = 3, seed: int = 0, *more: str, info: dict[str, float] | None = None) -> Path:

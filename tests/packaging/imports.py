@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("asyncflow", "checkpoint_engine", "transfer_queue", "recipes")
+PACKAGES = ("asyncflow", "checkpoint_engine", "transfer_queue", "shared_arena", "recipes")
 
 
 def sources(*folders: str) -> Iterator[Path]:

@@ -1,4 +1,4 @@
-"""Imports point one way: recipes → asyncflow → {checkpoint_engine, transfer_queue}; heavy packages stay in their corners."""
+"""Imports point one way: recipes → asyncflow → {checkpoint_engine, transfer_queue} → shared_arena; heavy packages stay in their corners."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tests.packaging.imports import PACKAGES, ROOT, imported, sources, tops, tre
 FORBIDDEN = {
     "transfer_queue": {"asyncflow", "checkpoint_engine", "recipes"},
     "checkpoint_engine": {"asyncflow", "transfer_queue", "recipes"},
+    "shared_arena": {"asyncflow", "transfer_queue", "checkpoint_engine", "recipes"},
     "asyncflow": {"recipes"},
 }
 CORNERS = {  # package → folders that may import it

@@ -18,7 +18,7 @@ from tests.packaging.markdown import DOCS, INDEX, ROOT, Fence, anchors, fences, 
 
 PAGES = pages()
 PICTURES = sorted(DOCS.rglob("*.svg"))
-TOPS = ("asyncflow", "transfer_queue", "checkpoint_engine", "recipes", "tests", "docs", "benchmarks", "constraints")
+TOPS = ("asyncflow", "transfer_queue", "checkpoint_engine", "shared_arena", "recipes", "tests", "docs", "benchmarks", "constraints")
 LANGUAGES = ("sh", "text", "yaml", "python", "json")
 MOST_PICTURE_BYTES = 20_000
 
@@ -115,7 +115,7 @@ def _most_alike(quoted: set[tuple[str, str]], said: Mapping[tuple[str, str], set
 def messages() -> Iterator[str]:
     """Texts of the code, those in pieces joined, values as an ellipsis; and the lines of the Makefile."""
     yield from (ROOT / "Makefile").read_text().splitlines()
-    for package in ("asyncflow", "transfer_queue", "checkpoint_engine"):
+    for package in ("asyncflow", "transfer_queue", "checkpoint_engine", "shared_arena"):
         for path in (ROOT / package).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 if isinstance(node, ast.JoinedStr):

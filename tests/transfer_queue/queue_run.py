@@ -83,3 +83,13 @@ def comes_to_use(client: QueueClient, expected: int, owner: str | None = None, d
         if time.monotonic() > deadline:
             return False
     return True
+
+
+class Deadline:
+    """For loops that wait for somebody else: fails by `check` when the time is over."""
+
+    def __init__(self, seconds: float) -> None:
+        self._over = time.monotonic() + seconds
+
+    def check(self, what: str) -> None:
+        assert time.monotonic() < self._over, what

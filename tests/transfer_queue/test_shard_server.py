@@ -30,6 +30,10 @@ def malformed(rng: random.Random) -> list[bytes]:
         sm.Write(id=rng.randrange(99), owner="evil#0", cuts=[[]] * rng.randrange(3)),
         sm.Read(id=rng.randrange(99), columns=[sm.Ranges([rng.randrange(9)], [rng.choice([-1, 2**62])], [2**62])]),
         sm.Read(id=rng.randrange(99), columns=[sm.Ranges([2**63 - 1], [], [0, 1])]),
+        sm.Reserve(id=rng.randrange(99), owner="evil#0", cuts=rng.choice([[], [[]], [[0]], [[0, 2**63]], [[0, 2**62]] * 4, [[0, 1], [0]]])),
+        sm.Fill(id=rng.randrange(99), owner=rng.choice(["evil#0", "victim#0"]), block=rng.randrange(12), start=rng.choice([0, -1, 2**62, 2**64 - 1])),
+        sm.Hold(id=rng.randrange(99), blocks=rng.choice([[], [0], [2**64 - 1] * 3, [-1]])),
+        sm.Join(id=rng.randrange(99), owner=rng.choice(["evil", "evil#0"]), pid=rng.choice([0, -1, 2**22 + 1, 2**64 - 1])),
     ])))  # fmt: skip
     match rng.randrange(4):
         case 0:
@@ -64,6 +68,40 @@ def test_500_malformed_messages_hurt_nobody_but_their_sender(queue):
         assert errors > 250
         rows = [m.RowRef(gid, 0, 0, 0, [found]) for gid, found in enumerate(slices)]
         assert client.read(rows, ["response_ids"], run.spec())["response_ids"].values.tolist() == values.ravel().tolist()
+
+
+def test_a_frame_that_claims_more_than_any_message_may_have_ends_its_connection_and_no_other(queue):
+    with queue.client("victim-2") as client, zmq.Context.instance().socket(zmq.DEALER) as attacker:
+        attacker.linger = 0
+        attacker.connect(client.registration.shards[0].endpoint)
+        attacker.send_multipart([encode(sm.Write(id=1, owner="evil#0", cuts=[[0, 1]])), bytes(sm.MOST_FRAME_BYTES + 1)])
+        assert not attacker.poll(300), "there is nobody to answer to"
+        assert set(client.shard_status()) == {0, 1}
+
+
+def test_bytes_under_way_to_a_slow_reader_stay_as_they_were_when_their_block_is_freed_and_its_memory_wanted():
+    with LocalQueue([run.spec()], capacity_bytes=40 << 20, keep_bytes=0) as queue, queue.client("writer") as client:
+        values = np.arange(8 << 20, dtype="int32").reshape(8, -1)
+        found = client.write(range(8), {"response_ids": values})["response_ids"]
+        with zmq.Context.instance().socket(zmq.DEALER) as reader:
+            reader.linger, reader.rcvhwm = 0, 1
+            reader.connect(client.registration.shards[0].endpoint)
+            ranges = sm.Ranges([piece.block for piece in found], [piece.start for piece in found], [piece.stop for piece in found])
+            for number in range(2):
+                reader.send(encode(sm.Read(id=number, columns=[ranges])))
+            reader.send(encode(sm.Free(blocks=ranges.blocks)))
+            assert run.comes_to_use(client, 0)
+            rest = client.write([9], {"response_ids": np.full((1, 8 << 20), 7, dtype="int32")})["response_ids"]
+            for _ in range(2):
+                assert reader.poll(10_000)
+                assert reader.recv_multipart()[1] == values.tobytes()
+        client.discard(rest)
+        assert run.comes_to_use(client, 0)
+        deadline = time.monotonic() + 10.0
+        while (status := client.shard_status()[0]).held_bytes or status.idle_bytes:
+            assert time.monotonic() < deadline, status
+        assert status.extents == 0
+        assert status.resident_bytes <= 2 * 4096, "the header, and what is left of a page"
 
 
 def test_an_error_reply_carries_the_id_of_the_request_it_answers(queue):
@@ -152,6 +190,17 @@ def test_a_shard_that_is_killed_fails_its_readers_and_writers_within_seconds_and
             process.kill()
             process.wait(10)
             process.stdout.close()
+
+
+def test_where_the_system_has_no_memfd_everything_goes_by_bytes(monkeypatch):
+    monkeypatch.delattr("os.memfd_create")
+    values = np.arange(1 << 20, dtype="int32").reshape(8, -1)
+    with LocalQueue([run.spec()]) as queue, queue.client("a") as client:
+        found = client.write(range(8), {"response_ids": values})["response_ids"]
+        rows = [m.RowRef(gid, 0, 0, 0, [piece]) for gid, piece in enumerate(found)]
+        assert client.read(rows, ["response_ids"], run.spec())["response_ids"].values.tobytes() == values.tobytes()
+        assert client.paths == {0: "bytes"}
+        assert client.shard_status()[0].resident_bytes is None
 
 
 def test_writing_without_a_shard_is_refused_at_once():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from transfer_queue.codec.declared import BYTES_KINDS, check_declared, value_bytes
 from transfer_queue.controller.errors import bad
 from transfer_queue.messages import Slice, TopicSpec
 
@@ -22,6 +23,7 @@ class Schema:
         self.shared = frozenset(column.name for column in spec.columns if column.shared)
         self.per_row = frozenset(column.name for column in spec.columns if not column.shared)
         self.optional = frozenset(column.name for column in spec.columns if column.optional)
+        self.value_bytes = {column.name: value_bytes(column) for column in spec.columns if column.kind not in BYTES_KINDS}
         self.scalars = frozenset(column.name for column in spec.columns if column.kind == "scalar")
         outputs = {name for consumer in spec.consumers for name in consumer.outputs}
         self.generated = self.per_row - self.optional - outputs  # what every `RowPut` must carry
@@ -63,9 +65,10 @@ class Schema:
         for name, piece in slices:
             if min(piece.shard, piece.block, piece.start) < 0 or piece.stop < piece.start or max(piece.shard, piece.block, piece.stop) >= 1 << 63:
                 raise bad(f"{what}: column {name!r} lies at {piece}, which is no place in a shard: nothing was stored; send what `write` returned")
-            count = piece.stop - piece.start
-            if name in self.scalars and count != 1:
-                raise bad(f"{what}: column {name!r} is scalar, but {piece} holds {count} values: nothing was stored; write one value a row")
+            size, count = self.value_bytes.get(name, 1), piece.stop - piece.start
+            if count != size if name in self.scalars else count % size:
+                kind = f"scalar, {size} bytes a row" if name in self.scalars else f"per_token, {size} bytes a value"
+                raise bad(f"{what}: column {name!r} is {kind}, but {piece} holds {count} bytes: nothing was stored; write it with the topic's schema")
 
     def _check_columns(self, what: str, columns: Iterable[str], allowed: frozenset[str], needed: frozenset[str]) -> None:
         given = set(columns)
@@ -100,6 +103,11 @@ def _check(spec: TopicSpec) -> None:
 
 
 def _check_names(spec: TopicSpec, where: str) -> None:
+    for column in spec.columns:
+        try:
+            check_declared(column)
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from None
     columns = {column.name: column for column in spec.columns}
     if len(columns) != len(spec.columns) or len({consumer.name for consumer in spec.consumers}) != len(spec.consumers):
         raise ValueError(f"{where}: column and consumer names must be unique; one would hide the other")

@@ -12,7 +12,7 @@ State = Literal["admitted", "generating", "complete", "leased", "trained", "drop
 Policy = Literal["wait", "drop"]
 Sampler = Literal["in_order", "oldest_first"]  # `unit: group` on a consumer is the whole-groups sampler
 RunState = Literal["run", "drain", "pause", "stop"]
-Kind = Literal["scalar", "per_token", "blob"]
+Kind = Literal["scalar", "per_token", "blob", "text", "object"]
 
 
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -5,12 +5,12 @@ from __future__ import annotations
 from transfer_queue.messages.base import Record
 
 
-class Slice(Record, frozen=True, array_like=True):
-    """One row's values of one column inside a shard: segment `block`, elements [start, stop)."""
+class Slice(Record, frozen=True, array_like=True, gc=False):
+    """One row's values of one column inside a shard: bytes [start, stop) of the extent that `block` is a part of."""
 
     shard: int
     block: int  # unique for ever within its shard
-    start: int  # in elements of the column's dtype (bytes for a blob)
+    start: int
     stop: int
 
 

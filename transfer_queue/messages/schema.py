@@ -8,14 +8,19 @@ from transfer_queue.messages.base import Kind, Policy, Record, Sampler, Unit
 
 
 class Column(Record, frozen=True):
-    """One typed column of a topic. A (row, column) is written once."""
+    """One typed column of a topic. A (row, column) is written once.
+
+    kind, and what one row is: scalar, a value; per_token, a run of values; blob, bytes; text, a str; object, nested Python data. The last three have
+    dtype "uint8" and no shape. Whether dtype, kind and shape fit together is checked by `codec.check_declared` when the controller starts.
+    """
 
     name: str
-    dtype: str  # numpy name, or "bfloat16" / "float8_e4m3fn" / "float8_e5m2": bits travel, they are never converted
-    kind: Kind  # scalar: one value a row; per_token: a 1-d run of values a row; blob: bytes (dtype "uint8")
+    dtype: str  # numpy's or torch's name ("bfloat16", "float8_e4m3fn", …): bits travel, they are never converted
+    kind: Kind
     producer: str  # name of the stage that writes it
     shared: bool = False  # one value for the whole group, stored once (written with the prompt)
     optional: bool = False  # a row is ready for a consumer without it
+    shape: tuple[int, ...] = ()  # of one value: scalar and shape (T,) is an array [rows, T], per_token and shape (k,) runs of [k] values
 
 
 class Consumer(Record, frozen=True):

@@ -1,16 +1,23 @@
-"""Every record on a shard's socket: headers; the bytes themselves follow as plain frames, one a column.
+"""Every record on a shard's socket: headers; the bytes themselves follow as plain frames.
 
-Requests from clients get exactly one reply. `Free` and `Sweep` get none: the controller sends them and goes on.
-Offsets are bytes: a shard knows no dtypes, topics, groups or rows.
+Requests from clients get exactly one reply. `Free`, `Sweep` and `Release` get none: their senders go on.
+Offsets are bytes: a shard knows no dtypes, topics, groups or rows. It knows extents, which one write got, and their blocks, one a group.
 """
 
 from __future__ import annotations
 
 import msgspec
 
+from shared_arena import Descriptor
+
+FILL_BYTES = 4 << 20  # most bytes of one Fill: the shard copies one chunk while its socket takes in the next
+INLINE_BYTES = 256 << 10  # up to so many bytes a Write costs less than a Reserve and a copy
+MOST_FRAME_BYTES = 16 << 20  # a frame that claims more ends its connection before it is allocated
+MOST_BLOCKS = 1 << 20  # pieces (groups × columns) of one write
+
 
 class Ranges(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Bytes [starts[i], stops[i]) of blocks[i], i in order: together one column of a read."""
+    """Bytes [starts[i], stops[i]) of the extent of blocks[i], i in order: together one column of a read. A range keeps to what is its block's."""
 
     blocks: list[int]
     starts: list[int]
@@ -21,17 +28,60 @@ class ShardRequest(msgspec.Struct, tag=True, frozen=True, forbid_unknown_fields=
     id: int = 0  # unique within the client's connection
 
 
-class Write(ShardRequest, frozen=True):
-    """Store the C frames that follow. Frame c is cut at `cuts[c]` = [0, …, len(frame c)] into one block a group."""
+class Describe(ShardRequest, frozen=True):
+    """Where the shard's memory is. → Described."""
+
+
+class Join(ShardRequest, frozen=True):
+    """This connection maps the arena: it may hold blocks, until it releases them or its process is gone. → Joined.
+
+    `pid` is the process as the /proc sees it through which the descriptor was opened. `pid_namespace_ok` = False: it is another process there, so
+    the holds end with the `Sweep` of `owner` only.
+    """
+
+    owner: str
+    pid: int
+    pid_namespace_ok: bool = True
+
+
+class Reserve(ShardRequest, frozen=True):
+    """Room for C columns, column c cut at `cuts[c]` = [0, …, its bytes] into one piece a group. → Reserved. See `extents.plan` for the layout."""
 
     owner: str  # "name#incarnation": who answers for the blocks until the controller knows them
     cuts: list[list[int]]
 
 
+class Fill(ShardRequest, frozen=True):
+    """The one frame that follows, at most FILL_BYTES, becomes bytes [start, start + its length) of the extent of `block`, its first. → Filled."""
+
+    owner: str
+    block: int
+    start: int
+
+
+class Write(ShardRequest, frozen=True):
+    """Reserve and fill in one round trip, for small ones: the C frames that follow are the columns. → Written."""
+
+    owner: str
+    cuts: list[list[int]]
+
+
 class Read(ShardRequest, frozen=True):
-    """Reply: one frame a column, `columns[c]` concatenated in order; or the list of blocks that are gone."""
+    """→ Found: one frame a column, `columns[c]` concatenated in order; or NotFound."""
 
     columns: list[Ranges]
+
+
+class Hold(ShardRequest, frozen=True):
+    """`blocks` stay as they are until this hold is released, whoever frees them. After Join only. → Held; or NotFound, and nothing is held."""
+
+    blocks: list[int]
+
+
+class Release(ShardRequest, frozen=True):
+    """Holds of this connection end; unknown ones are ignored. No reply."""
+
+    holds: list[int]
 
 
 class Free(ShardRequest, frozen=True):
@@ -55,14 +105,36 @@ class ShardReply(msgspec.Struct, tag=True, frozen=True, kw_only=True):
     id: int = 0  # the request it answers; -1 where the request could not be decoded that far
 
 
-class Written(ShardReply, frozen=True):
-    """Block of column c and group g has the number first + c * groups + g, groups = len(cuts[c]) - 1."""
+class Described(ShardReply, frozen=True):
+    descriptor: Descriptor | None  # None where memory has no descriptor: everything goes by bytes
+    arena_bytes: int  # room for extents; only what is written to takes memory
+    capacity_bytes: int  # most bytes that are stored
 
-    first: int
+
+class Joined(ShardReply, frozen=True):
+    pass
+
+
+class Reserved(ShardReply, frozen=True):
+    first: int  # group g is block first + g
+    offset: int  # where the extent begins in the arena
+
+
+class Filled(ShardReply, frozen=True):
+    pass
+
+
+class Written(ShardReply, frozen=True):
+    first: int  # group g is block first + g
 
 
 class Found(ShardReply, frozen=True):
     """Frames follow, one a column."""
+
+
+class Held(ShardReply, frozen=True):
+    hold: int
+    offsets: list[int]  # for each block: where its extent begins in the arena
 
 
 class NotFound(ShardReply, frozen=True):
@@ -71,15 +143,19 @@ class NotFound(ShardReply, frozen=True):
 
 class ShardStatusReply(ShardReply, frozen=True):
     blocks: int
-    used_bytes: int
+    used_bytes: int  # of blocks, as asked for
     capacity_bytes: int
     owners: dict[str, int]  # owner -> bytes
+    held_bytes: int = 0  # of freed blocks that somebody still reads, or a stray writer may still write to
+    idle_bytes: int = 0  # free, kept warm: pages of them are there
+    extents: int = 0
+    resident_bytes: int | None = None  # memory that the arena takes; None where the system does not tell
 
 
 class ShardError(ShardReply, frozen=True):
-    code: str  # "malformed" | "bad_request" | "capacity" | "stale_owner" | "internal"
+    code: str  # "malformed" | "bad_request" | "capacity" | "stale_owner" | "too_many" | "internal"
     message: str
 
 
-AnyShardRequest = Write | Read | Free | Sweep | ShardStatus
-AnyShardReply = Written | Found | NotFound | ShardStatusReply | ShardError
+AnyShardRequest = Describe | Join | Reserve | Fill | Write | Read | Hold | Release | Free | Sweep | ShardStatus
+AnyShardReply = Described | Joined | Reserved | Filled | Written | Found | Held | NotFound | ShardStatusReply | ShardError

@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 import msgspec
 import zmq
@@ -16,8 +15,9 @@ from transfer_queue.client import QueueClient
 from transfer_queue.errors import QueueError, QueueGone, QueueTimeout
 from transfer_queue.messages import Directive
 from transfer_queue.shard import messages as m
-from transfer_queue.shard.heap import Trimmer
-from transfer_queue.shard.store import Refused, Store
+from transfer_queue.shard.answers import Answers, Reply
+from transfer_queue.shard.refused import Refused
+from transfer_queue.shard.store import KEEP_BYTES, Store
 from transfer_queue.wire import Frame, decode_shard_request, encode, id_of
 
 log = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 SILENCE_S = 60.0  # a controller that answers no heartbeat for so long hangs
 LEAVE_S = 2.0  # the controller answers at once, or it is gone
 BURST = 64  # messages answered between two looks at the controller
-Reply = tuple[m.ShardReply, Sequence[bytes]]
+COOL_BYTES = 32 << 20  # given back to the system between two bursts: some milliseconds
 
 
 def serve(
@@ -35,14 +35,19 @@ def serve(
     *,
     bind: str = "tcp://127.0.0.1:0",
     capacity_bytes: int = 1 << 32,
+    keep_bytes: int = KEEP_BYTES,
     ready: Callable[[str], None] | None = None,
 ) -> str:
     """Serve until the run ends; returns the reason. `name` ends in the shard's index ("shard-0"); `ready` gets the endpoint once it is registered.
 
+    `capacity_bytes`: most bytes that are stored. `keep_bytes`: free memory above it goes back to the system; what stays is warm, and new bytes are
+    copied there ten times as fast.
+
     Raises QueueTimeout, QueueRefused when the controller cannot be joined, ValueError or OSError when `bind` is refused.
     """
     keys = security.worker() if security is not None else None
-    socket = _socket(capacity_bytes)
+    answers = Answers(Store(capacity_bytes, keep_bytes))
+    socket = _socket()
     try:
         endpoint, server_key = sec.bind(socket, bind, keys)
         _check_reachable(endpoint)
@@ -50,17 +55,18 @@ def serve(
         with QueueClient.connect(controller_url, name=name, role="shard", security=keys, endpoints=served) as client:
             if ready is not None:
                 ready(endpoint)
-            return ShardServer(socket, client, Store(capacity_bytes)).run()
+            return ShardServer(socket, client, answers).run()
     finally:
         socket.close()
+        answers.close()
 
 
-def _socket(capacity_bytes: int) -> zmq.Socket[bytes]:
+def _socket() -> zmq.Socket[bytes]:
     socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.ROUTER)
     socket.setsockopt(zmq.LINGER, 500)
     socket.setsockopt(zmq.SNDHWM, 4096)  # above what a client may have outstanding: a reply is never dropped for a full pipe
     socket.setsockopt(zmq.RCVHWM, 64)  # beyond it, senders wait in their own memory
-    socket.setsockopt(zmq.MAXMSGSIZE, 2 * capacity_bytes + (1 << 20))  # a frame that claims more ends its connection before it is allocated
+    socket.setsockopt(zmq.MAXMSGSIZE, m.MOST_FRAME_BYTES)  # a frame that claims more ends its connection before it is allocated
     return socket
 
 
@@ -70,9 +76,8 @@ def _check_reachable(endpoint: str) -> None:
 
 
 class ShardServer:
-    def __init__(self, socket: zmq.Socket[bytes], client: QueueClient, store: Store) -> None:
-        self.socket, self.client, self.store = socket, client, store
-        self.trimmer = Trimmer()
+    def __init__(self, socket: zmq.Socket[bytes], client: QueueClient, answers: Answers) -> None:
+        self.socket, self.client, self.answers = socket, client, answers
 
     def run(self) -> str:
         """Answer until the directive says stop and only shards are left, or the controller is gone.
@@ -81,10 +86,11 @@ class ShardServer:
         """
         watch = self.client.watch()
         heard_at = time.monotonic()
+        waiting = 0
         while True:
-            if self.socket in self.client.poll(1.0, self.socket):
+            if self.socket in self.client.poll(0.0 if waiting else 1.0, self.socket, *self.answers.readers.watched()):
                 self._burst()
-            self.trimmer.idle()
+            waiting = self.answers.collect(COOL_BYTES)
             if not watch.done() and time.monotonic() < heard_at + SILENCE_S:
                 continue
             heard_at = time.monotonic()
@@ -112,7 +118,7 @@ class ShardServer:
                 sender, *frames = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 return
-            reply = self._answer([frame.buffer for frame in frames])
+            reply = self._answer(sender.bytes, [frame.buffer for frame in frames])
             if reply is None:
                 continue
             try:
@@ -120,13 +126,13 @@ class ShardServer:
             except zmq.Again:
                 log.warning("a reply was dropped: its client has 4096 unread ones")
 
-    def _answer(self, frames: list[Frame]) -> Reply | None:
+    def _answer(self, sender: bytes, frames: list[Frame]) -> Reply | None:
         number = -1
         try:
             if not frames:
                 raise Refused("malformed", "empty message: send a header frame and one frame a column")
             number = id_of(frames[0])
-            return self._handle(decode_shard_request(frames[0]), frames[1:])
+            return self.answers.answer(sender, decode_shard_request(frames[0]), frames[1:])
         except Refused as error:
             return m.ShardError(id=number, code=error.code, message=str(error)), ()
         except msgspec.DecodeError as error:
@@ -134,30 +140,3 @@ class ShardServer:
         except Exception as error:  # one request must never end the server: every client would hang (FAULTS 2)
             log.exception("shard request failed")
             return m.ShardError(id=number, code="internal", message=f"{type(error).__name__}: {error}"), ()
-
-    def _handle(self, request: m.ShardRequest, frames: list[Any]) -> Reply | None:
-        match request:
-            case m.Write():
-                return m.Written(id=request.id, first=self.store.write(request.owner, frames, request.cuts)), ()
-            case m.Read():
-                self.store.check_read(request.columns)
-                gone = self.store.missing(request.columns)
-                if gone:
-                    return m.NotFound(id=request.id, gone=gone), ()
-                return m.Found(id=request.id), [self.store.read(ranges) for ranges in request.columns]
-            case m.Free():
-                self.trimmer.freed(self.store.free(request.blocks))
-                return None
-            case m.Sweep():
-                self.trimmer.freed(self.store.sweep(request.owner, request.keep))
-                return None
-            case m.ShardStatus():
-                return self._status(request.id), ()
-        raise Refused("malformed", f"{type(request).__name__} is no request of a shard")
-
-    def _status(self, number: int) -> m.ShardStatusReply:
-        store = self.store
-        owners = {owner: sum(len(store.blocks[block].data) for block in blocks) for owner, blocks in store.by_owner.items()}
-        return m.ShardStatusReply(
-            id=number, blocks=len(store.blocks), used_bytes=store.used_bytes, capacity_bytes=store.capacity_bytes, owners=owners
-        )

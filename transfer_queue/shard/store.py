@@ -1,124 +1,212 @@
-"""What a shard holds: immutable blocks, their owners, and the exact number of bytes. No sockets here.
-
-One `bytes` object a block, one block a (group, column): when a group goes, its memory goes, however it was written.
-"""
+"""What a shard holds: extents of its arena, the blocks in them, who owns them, and who keeps them from being reused. No sockets here."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Sequence
 
-import msgspec
+import numpy as np
 
+from shared_arena import sparse
+from transfer_queue.shard.checks import check_cuts, check_frames, check_ranges, marks_of, split_owner
+from transfer_queue.shard.extent import PAGE, Extent, Writer
 from transfer_queue.shard.messages import Ranges
+from transfer_queue.shard.refused import Refused
+from transfer_queue.shard.space import Space
+from transfer_queue.wire import Frame
 
-Bytes = bytes | memoryview
+ROOM = 8  # times the capacity is what the arena could hold, so that holes between what is held never refuse a write: only pages in use are memory
+KEEP_BYTES = 256 << 20
 
-
-class Refused(Exception):
-    """A request that breaks a rule; nothing changed. Becomes a ShardError with this code."""
-
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
-        self.code = code
+Keep = Callable[[Writer, list[int]], None]
 
 
-class Block(msgspec.Struct, frozen=True, gc=False):
-    data: bytes
-    owner: str
-
-
-@dataclass
 class Store:
-    """Invariant: used_bytes == sum of len(block.data); by_owner partitions the numbers of `blocks`."""
+    """Invariants: `used_bytes` = what the blocks in `blocks` were asked for; `by_owner` partitions their numbers; live extents do not overlap.
 
-    capacity_bytes: int
-    used_bytes: int = 0
-    blocks: dict[int, Block] = field(default_factory=dict)
-    by_owner: dict[str, set[int]] = field(default_factory=dict)
-    ended: dict[str, int] = field(default_factory=dict)  # name -> newest incarnation that was swept
-    next_block: int = 0  # numbers are never used twice: a stale slice must not find somebody else's bytes
+    A block that was freed while it is held is in `lingering` until the last hold ends: it can be read no more, and its bytes stay as they are.
+    """
 
-    def write(self, owner: str, frames: Sequence[Bytes], cuts: Sequence[Sequence[int]]) -> int:
-        """Cut every frame into blocks; returns the number of the first. All or nothing."""
-        self._check_write(owner, frames, cuts)
-        pieces = [bytes(frame[start:stop]) for frame, marks in zip(frames, cuts, strict=True) for start, stop in pairwise(marks)]
-        first, self.next_block = self.next_block, self.next_block + len(pieces)
-        if pieces:
-            self.by_owner.setdefault(owner, set()).update(range(first, self.next_block))
-        for number, piece in enumerate(pieces, first):
-            self.blocks[number] = Block(piece, owner)
-            self.used_bytes += len(piece)
-        return first
+    def __init__(self, capacity_bytes: int, keep_bytes: int = KEEP_BYTES) -> None:
+        self.capacity_bytes, self.keep_bytes = capacity_bytes, keep_bytes
+        self.arena = sparse(ROOM * capacity_bytes, user="samples")
+        self.space = Space(self.arena.nbytes, PAGE)
+        self.used_bytes = 0
+        self.held_bytes = 0  # of what lingers
+        self.extents = 0
+        self.blocks: dict[int, Extent] = {}
+        self.lingering: dict[int, Extent] = {}
+        self.by_owner: dict[str, set[int]] = {}
+        self.owned_bytes: Counter[str] = Counter()
+        self._holds: dict[int, int] = {}  # block → holds on it
+        self._ended: dict[str, int] = {}  # name → newest incarnation that was swept
+        self._next = 0  # numbers are never used twice: a stale slice must not find somebody else's bytes
 
-    def _check_write(self, owner: str, frames: Sequence[Bytes], cuts: Sequence[Sequence[int]]) -> None:
-        name, incarnation = split_owner(owner)
-        if incarnation <= self.ended.get(name, -1):
-            raise Refused("stale_owner", f"owner={owner!r} was declared dead: what it writes would never be freed; register again")
-        if len(frames) != len(cuts):
-            raise Refused("malformed", f"{len(cuts)} columns announced, {len(frames)} frames came: send one frame a column")
-        for column, (frame, marks) in enumerate(zip(frames, cuts, strict=True)):
-            ascending = all(a <= b for a, b in pairwise(marks))
-            if len(marks) != len(cuts[0]) or len(marks) < 1 or marks[0] != 0 or marks[-1] != len(frame) or not ascending:
-                raise Refused("malformed", f"cuts[{column}] must ascend from 0 to the frame's {len(frame)} bytes, and all columns have as many cuts")
-        needed = sum(len(frame) for frame in frames)
+    # ------------------------------------------------------------ in
+
+    def reserve(self, owner: str, cuts: Sequence[Sequence[int]], source: bytes = b"", writer: Writer | None = None) -> Extent:
+        """Room for the columns, for the connection `source`; `writer` may copy them there by itself. Raises Refused."""
+        self._check_owner(owner)
+        needed = check_cuts(cuts)
         if self.used_bytes + needed > self.capacity_bytes:
-            raise Refused(
-                "capacity",
-                f"{needed} bytes do not fit: {self.used_bytes} of capacity_bytes={self.capacity_bytes} are used; nothing was stored. "
-                "The topics' budget_bytes admit more than the shards hold: lower them, or add shards or capacity",
-            )
+            raise Refused("capacity", self._full(needed))
+        marks = marks_of(cuts)
+        offset = self.space.take(int(marks[-1, -1])) if needed else 0
+        if offset is None:
+            raise Refused("capacity", f"{self._full(needed)}. Readers hold {self.held_bytes} bytes that were freed: let go of what was read")
+        extent = Extent(self._next, owner, offset, marks, source, writer)
+        self._next += len(extent.blocks)
+        self.blocks.update(dict.fromkeys(extent.blocks, extent))
+        self.by_owner.setdefault(owner, set()).update(extent.blocks)
+        self.owned_bytes[owner] += needed
+        self.used_bytes += needed
+        self.extents += 1
+        return extent
 
-    def check_read(self, columns: Iterable[Ranges]) -> None:
-        """A reply holds no more than the shard may: a few bytes of request could else ask for all memory, many times over."""
-        asked = sum(stop - start for ranges in columns for start, stop in zip(ranges.starts, ranges.stops, strict=False))
-        if asked > self.capacity_bytes:
-            raise Refused(
-                "capacity",
-                f"{asked} bytes were asked for at once, more than capacity_bytes={self.capacity_bytes}: none are sent; read fewer rows at a time",
-            )
+    def write(self, owner: str, frames: Sequence[Frame], cuts: Sequence[Sequence[int]]) -> Extent:
+        """Reserve and fill: frame c is column c. All or nothing."""
+        check_frames(frames, cuts)
+        extent = self.reserve(owner, cuts)
+        for begin, frame in zip(extent.marks[:, 0].tolist(), frames, strict=True):
+            self._copy(extent.offset + begin, frame)
+        extent.through = True
+        return extent
 
-    def missing(self, ranges: Iterable[Ranges]) -> list[int]:
+    def fill(self, owner: str, block: int, start: int, frame: Frame, source: bytes = b"") -> None:
+        """`frame` becomes bytes [start, …) of the extent whose first block is `block`."""
+        self._check_owner(owner)
+        extent = self.blocks.get(block)
+        if extent is None or extent.first != block or (extent.owner, extent.source) != (owner, source):
+            raise Refused("bad_request", f"block={block} is not the first that {owner!r} reserved on this connection, or it was freed; write again")
+        if extent.through:
+            raise Refused("bad_request", f"block={block} was written whole, or read: what was read never changes; reserve another")
+        if not 0 <= start <= start + len(frame) <= extent.nbytes:
+            raise Refused("malformed", f"bytes [{start}, {start} + {len(frame)}) of an extent of {extent.nbytes}: none were copied")
+        self._copy(extent.offset + start, frame)
+
+    def _copy(self, begin: int, frame: Frame) -> None:
+        self.arena.array[begin : begin + len(frame)] = np.frombuffer(frame, dtype=np.uint8)
+
+    def _check_owner(self, owner: str) -> None:
+        name, incarnation = split_owner(owner)
+        if incarnation <= self._ended.get(name, -1):
+            raise Refused("stale_owner", f"owner={owner!r} was declared dead: what it writes would never be freed; register again")
+
+    def _full(self, needed: int) -> str:
+        return (
+            f"{needed} bytes do not fit: {self.used_bytes} of capacity_bytes={self.capacity_bytes} are used; nothing was stored. "
+            "The topics' budget_bytes admit more than the shards hold: lower them, or add shards or capacity"
+        )
+
+    # ------------------------------------------------------------ out
+
+    def missing(self, blocks: Iterable[int]) -> list[int]:
         """Blocks named that are not here, each once."""
-        return sorted({block for column in ranges for block in column.blocks if block not in self.blocks})
+        return sorted({block for block in blocks if block not in self.blocks})
 
-    def read(self, ranges: Ranges) -> bytes:
-        """The concatenation of all ranges: the block itself where one whole block is asked for, else one copy."""
-        if not len(ranges.blocks) == len(ranges.starts) == len(ranges.stops):
-            raise Refused("malformed", f"{len(ranges.blocks)} blocks, {len(ranges.starts)} starts, {len(ranges.stops)} stops: they go together")
-        parts = []
+    def check_read(self, columns: Sequence[Ranges]) -> None:
+        check_ranges(columns, self.capacity_bytes)
+
+    def runs(self, ranges: Ranges) -> list[tuple[int, int]]:
+        """The bytes of one column of a read, all blocks being here, as [begin, end) of the arena; ranges that touch are one run."""
+        runs: list[tuple[int, int]] = []
         for block, start, stop in zip(ranges.blocks, ranges.starts, ranges.stops, strict=True):
-            data = self.blocks[block].data
-            if not 0 <= start <= stop <= len(data):
-                raise Refused("malformed", f"bytes [{start}, {stop}) of block {block}, which has {len(data)}: slice and dtype do not fit together")
-            parts.append(data if stop - start == len(data) else memoryview(data)[start:stop])
-        return b"".join(parts)  # CPython returns a lone bytes object as it is
+            extent = self.blocks[block]
+            if not extent.owns(block, start, stop):
+                raise Refused("malformed", f"bytes [{start}, {stop}) are not block {block}'s: slice and dtype do not fit together")
+            extent.through = True
+            begin, end = extent.offset + start, extent.offset + stop
+            if runs and runs[-1][1] == begin:
+                runs[-1] = runs[-1][0], end
+            elif begin < end:
+                runs.append((begin, end))
+        return runs
+
+    def hold(self, blocks: Iterable[int]) -> None:
+        """Bytes of these blocks, each of them here or held already, stay as they are until `release`."""
+        for block in blocks:
+            self._holds[block] = self._holds.get(block, 0) + 1
+
+    def offsets(self, blocks: Iterable[int]) -> list[int]:
+        """Where the extents of these blocks begin. They were published, then: nobody writes to them any more."""
+        found = [self.blocks[block] for block in blocks]
+        for extent in found:
+            extent.through = True
+        return [extent.offset for extent in found]
+
+    def release(self, blocks: Iterable[int]) -> None:
+        """One hold less on each; blocks that were freed meanwhile give their memory back."""
+        over = []
+        for block in blocks:
+            self._holds[block] -= 1
+            if self._holds[block] == 0:
+                del self._holds[block]
+                if block in self.lingering:
+                    over.append(block)
+        for extent, numbers in self._by_extent(over, self.lingering):
+            self.held_bytes -= extent.used_bytes(numbers)
+            self._give_back(extent, numbers)
+
+    # ------------------------------------------------------------ end
 
     def free(self, blocks: Iterable[int]) -> int:
         """Returns the bytes freed. Unknown numbers are ignored: freeing is idempotent."""
         before = self.used_bytes
-        for number in blocks:
-            block = self.blocks.pop(number, None)
-            if block is None:
-                continue
-            self.used_bytes -= len(block.data)
-            owned = self.by_owner[block.owner]
-            owned.discard(number)
-            if not owned:
-                del self.by_owner[block.owner]
+        for extent, numbers in self._by_extent(blocks, self.blocks):
+            nbytes = extent.used_bytes(numbers)
+            self.used_bytes -= nbytes
+            self._disown(extent.owner, numbers, nbytes)
+            held = [block for block in numbers if block in self._holds]
+            if held:
+                self.held_bytes += extent.used_bytes(held)
+                self.lingering.update(dict.fromkeys(held, extent))
+                numbers = [block for block in numbers if block not in self._holds]
+            self._give_back(extent, numbers)
         return before - self.used_bytes
 
-    def sweep(self, owner: str, keep: Collection[int]) -> int:
-        """`owner` has ended: free what it never published. Returns the bytes freed."""
+    def sweep(self, owner: str, keep: Collection[int], quarantine: Keep | None = None) -> int:
+        """`owner` has ended: free what it never published; `quarantine` holds what its process may still write to. Returns the bytes freed."""
         name, incarnation = split_owner(owner)
-        self.ended[name] = max(incarnation, self.ended.get(name, -1))
-        return self.free(self.by_owner.get(owner, set()) - set(keep))
+        self._ended[name] = max(incarnation, self._ended.get(name, -1))
+        swept = self.by_owner.get(owner, set()) - set(keep)
+        if quarantine is not None:
+            for block in swept:
+                extent = self.blocks[block]
+                if extent.writer is not None and not extent.writer.ended and not extent.through:
+                    quarantine(extent.writer, [block])
+        return self.free(swept)
 
+    def cool(self, most: int) -> int:
+        """Give at most about `most` idle bytes above `keep_bytes` back to the system; returns how many are left to give."""
+        for begin, nbytes in self.space.cool(self.keep_bytes, most):
+            self.arena.punch(begin, nbytes)
+        return max(self.space.warm.paged_bytes - self.keep_bytes, 0)
 
-def split_owner(owner: str) -> tuple[str, int]:
-    """ "rollout-0#3" → ("rollout-0", 3)."""
-    name, _, incarnation = owner.rpartition("#")
-    if not name or not incarnation.isdecimal():
-        raise Refused("malformed", f"owner={owner!r} must be 'name#incarnation'")
-    return name, int(incarnation)
+    def close(self) -> None:
+        self.arena.close()
+
+    def _give_back(self, extent: Extent, blocks: list[int]) -> None:
+        if not blocks:
+            return
+        for begin, nbytes in extent.release(blocks):
+            self.space.give(begin, nbytes)
+        self.extents -= extent.left == 0
+
+    def _disown(self, owner: str, blocks: list[int], nbytes: int) -> None:
+        owned = self.by_owner[owner]
+        owned.difference_update(blocks)
+        self.owned_bytes[owner] -= nbytes
+        if not owned:
+            del self.by_owner[owner], self.owned_bytes[owner]
+
+    @staticmethod
+    def _by_extent(blocks: Iterable[int], table: dict[int, Extent]) -> list[tuple[Extent, list[int]]]:
+        """Take blocks out of `table`, those of an extent together."""
+        found: defaultdict[int, list[int]] = defaultdict(list)
+        extents: dict[int, Extent] = {}
+        for block in blocks:
+            extent = table.pop(block, None)
+            if extent is not None:
+                extents[extent.first] = extent
+                found[extent.first].append(block)
+        return [(extents[first], numbers) for first, numbers in found.items()]

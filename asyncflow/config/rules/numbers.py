@@ -33,6 +33,7 @@ AT_LEAST: tuple[tuple[str, int, str], ...] = (
     ("weights.cache_slots", 1, "the version that is being read would be overwritten"),
     ("queue.shards", 1, "nobody would hold the samples"),
     ("queue.shard_bytes", 1, "a shard could hold nothing"),
+    ("queue.keep_bytes", 0, "there is no such amount of memory (0 gives all of it back)"),
     ("cluster.devices", 0, "there is no such number of accelerators"),
     ("limits.restarts", 0, "a worker cannot be restarted less than never"),
 )

@@ -46,8 +46,8 @@ class Log:
 
 def spec(batch: int = 4, staleness: int | None = 2, policy: m.Policy = "wait", rows: int = 2, **window: Any) -> m.TopicSpec:
     """prompt → tokens, reward, old_logprobs → advantage → trainer."""
-    per_token: dict[str, Any] = {"dtype": "int64", "kind": "per_token"}
-    scalar: dict[str, Any] = {"dtype": "float32", "kind": "scalar"}
+    per_token: dict[str, Any] = {"dtype": "uint8", "kind": "per_token"}
+    scalar: dict[str, Any] = {"dtype": "uint8", "kind": "scalar"}
     columns = (
         m.Column(name="prompt", producer="source", shared=True, **per_token),
         m.Column(name="tokens", producer="rollout", **per_token),

@@ -19,8 +19,8 @@ def plain(
 ) -> m.TopicSpec:
     """prompt → tokens → trainer, nothing between."""
     columns = (
-        m.Column(name="prompt", dtype="int64", kind="per_token", producer="source", shared=True),
-        m.Column(name="tokens", dtype="int64", kind="per_token", producer="rollout"),
+        m.Column(name="prompt", dtype="uint8", kind="per_token", producer="source", shared=True),
+        m.Column(name="tokens", dtype="uint8", kind="per_token", producer="rollout"),
     )
     consumers = (m.Consumer(name="trainer", inputs=("prompt", "tokens"), unit="group", terminal=True, sampler=sampler),)
     return m.TopicSpec(

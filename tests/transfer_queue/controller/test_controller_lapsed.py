@@ -146,7 +146,7 @@ def test_whatever_lapses_every_row_is_served_exactly_once_and_no_block_is_freed_
 def outside() -> m.TopicSpec:
     """A stage `filter` whose output the trainer does not wait for: it may want to drop what is already being trained."""
     topic = spec(batch=2, staleness=1, rows=1)
-    column = m.Column(name="verdict", dtype="float32", kind="scalar", producer="filter")
+    column = m.Column(name="verdict", dtype="uint8", kind="scalar", producer="filter")
     consumer = m.Consumer(name="filter", inputs=("tokens",), outputs=("verdict",))
     return msgspec.structs.replace(topic, columns=(*topic.columns, column), consumers=(*topic.consumers, consumer))
 

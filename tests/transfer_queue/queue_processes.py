@@ -1,0 +1,114 @@
+"""Members and servers of a queue as processes of their own, for tests of what is left when they are killed.
+
+A test starts `Process("hold", url, …)`; the function of that name below runs there. It says something by `say` and ends when its stdin closes.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+
+import msgspec
+import numpy as np
+import queue_run as run
+
+from transfer_queue import messages as m
+from transfer_queue.client import QueueClient
+
+HERE = Path(__file__).parent
+COLUMN = "response_ids"
+
+
+class Process:
+    """One of the functions below, by name. Killed on leaving the context."""
+
+    def __init__(self, function: str, *arguments: str) -> None:
+        code = "import sys, queue_processes; getattr(queue_processes, sys.argv[1])(*sys.argv[2:])"
+        environment = {**os.environ, "PYTHONPATH": f"{HERE.parents[1]}:{HERE}", "OMP_NUM_THREADS": "1"}
+        self.popen = subprocess.Popen(
+            [sys.executable, "-c", code, function, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True
+        )
+
+    @property
+    def pid(self) -> int:
+        return self.popen.pid
+
+    def heard(self) -> str:
+        """The next line it says."""
+        assert self.popen.stdout is not None
+        line = self.popen.stdout.readline()
+        assert line, f"it ended with {self.popen.wait(10)}"
+        return line.rstrip("\n")
+
+    def tell(self, text: str) -> None:
+        assert self.popen.stdin is not None
+        self.popen.stdin.write(text + "\n")
+        self.popen.stdin.flush()
+
+    def kill(self) -> None:
+        self.popen.kill()
+        self.popen.wait(10)
+
+    def __enter__(self) -> Process:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.kill()
+        for stream in (self.popen.stdin, self.popen.stdout):
+            assert stream is not None
+            stream.close()
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+def values(rows: int, width: int, seed: int = 0) -> np.ndarray:
+    """[rows, width] int32."""
+    return np.random.default_rng(seed).integers(0, 1 << 30, (rows, width), dtype="int32")
+
+
+def refs(slices: list[m.Slice]) -> list[m.RowRef]:
+    """Rows of groups 0, 1, … as a consumer would get them."""
+    return [m.RowRef(gid, 0, 0, 0, [found]) for gid, found in enumerate(slices)]
+
+
+def read(client: QueueClient, slices: list[m.Slice], writable: bool = False) -> np.ndarray:
+    return client.read(refs(slices), [COLUMN], run.spec(), writable)[COLUMN].dense()
+
+
+def controller() -> None:
+    from transfer_queue.controller.core import CoreConfig
+    from transfer_queue.controller.server import serve
+    from transfer_queue.local import Events
+
+    serve(CoreConfig(topics=[run.spec()], heartbeat_s=300.0), Events, bind="tcp://127.0.0.1:0", security=None, ready=say)
+
+
+def shard(url: str, name: str = "shard-0", capacity_bytes: str = str(1 << 30), keep_bytes: str = str(1 << 28)) -> None:
+    from transfer_queue.shard.server import serve
+
+    serve(name, url, capacity_bytes=int(capacity_bytes), keep_bytes=int(keep_bytes), ready=say)
+
+
+def writer(url: str, rows: str, width: str) -> None:
+    """Says the slices of what it wrote and published to nobody."""
+    with QueueClient.connect(url, name="writer-0", role="rollout") as client:
+        put = values(int(rows), int(width))
+        say("ready")
+        while sys.stdin.readline():
+            say(msgspec.json.encode(client.write(range(len(put)), {COLUMN: put})[COLUMN]).decode())
+
+
+def reader(url: str) -> None:
+    """Reads the slices it is told, keeps the arrays and says their sum."""
+    kept = []
+    with QueueClient.connect(url, name="reader-0", role="trainer") as client:
+        say("ready")
+        while line := sys.stdin.readline():
+            found = msgspec.json.decode(line, type=list[m.Slice])
+            kept.append(read(client, found))
+            say(str(int(kept[-1].sum(dtype=np.int64))))

@@ -1,0 +1,105 @@
+"""The bytes that one write got: who wrote them, what is whose block's, and which memory comes free when only some of the blocks go.
+
+Memory goes when its group goes (FAULTS 12), a page at a time, for pages are what memory is given back in: a page that blocks share goes with the last
+of them, and the rests of pages that other extents share go with the extent.
+"""
+
+from __future__ import annotations
+
+import mmap
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import Protocol
+
+import numpy as np
+
+PAGE = mmap.PAGESIZE
+
+
+class Writer(Protocol):
+    """A process that writes to the arena by itself."""
+
+    ended: bool
+
+
+class Extent:
+    """G blocks, numbered from `first`; block g has the bytes [marks[c, g], marks[c, g + 1]) of every column c, counted from the extent's begin."""
+
+    __slots__ = ("_shared", "asked_bytes", "first", "left", "marks", "nbytes", "offset", "owner", "source", "through", "writer")
+
+    def __init__(self, first: int, owner: str, offset: int, marks: np.ndarray, source: bytes, writer: Writer | None) -> None:
+        """`marks`: int64 [C, G + 1]. `source`: the connection that asked for it. `writer`: who may write behind our back; None where nobody maps."""
+        self.first, self.owner, self.offset, self.marks = first, owner, offset, marks
+        self.nbytes = int(marks[-1, -1])
+        self.asked_bytes = int((marks[:, -1] - marks[:, 0]).sum())  # padding not counted
+        self.left = marks.shape[1] - 1  # blocks whose memory has not come back
+        self.source, self.writer = source, writer
+        self.through = False  # nobody writes to it any more: it came whole, or somebody reads it, so it was published
+        self._shared: list[int] | None = None  # blocks' pieces that lie in each whole page, as long as it has not come back
+
+    @property
+    def blocks(self) -> range:
+        return range(self.first, self.first + self.marks.shape[1] - 1)
+
+    def used_bytes(self, blocks: list[int]) -> int:
+        """What these blocks were asked for, padding not counted."""
+        if len(blocks) == len(self.blocks):
+            return self.asked_bytes
+        groups = np.asarray(blocks) - self.first
+        return int((self.marks[:, groups + 1] - self.marks[:, groups]).sum())
+
+    def owns(self, block: int, start: int, stop: int) -> bool:
+        """Whether [start, stop) lies inside one of the block's pieces."""
+        group = block - self.first
+        if not 0 <= start <= stop <= self.nbytes:
+            return False
+        column = bisect_right(self.marks[:, group].tolist(), start) - 1
+        return start == stop or (column >= 0 and stop <= int(self.marks[column, group + 1]))
+
+    def release(self, blocks: list[int]) -> Iterator[tuple[int, int]]:
+        """Ranges (begin in the arena, bytes) that come free with these blocks; each block is released once."""
+        whole = self.left == len(self.blocks) == len(blocks)
+        self.left -= len(blocks)
+        if whole:
+            yield self.offset, self.nbytes
+            return
+        first, last = -(-self.offset // PAGE), (self.offset + self.nbytes) // PAGE  # the whole pages inside
+        if first < last:
+            yield from self._pages(blocks, first, last)
+        if self.left == 0:
+            yield from self._rests(first, last)
+
+    def _pages(self, blocks: list[int], first: int, last: int) -> Iterator[tuple[int, int]]:
+        """Only the first and the last page of a piece can have others in them: only these are counted."""
+        if self._shared is None:
+            self._shared = self._count(first, last)
+        groups = np.asarray(blocks) - self.first
+        begins, ends = self.marks[:, groups].ravel() + self.offset, self.marks[:, groups + 1].ravel() + self.offset
+        filled = begins < ends
+        lows = np.maximum(begins[filled] // PAGE - first, 0).tolist()
+        highs = np.minimum((ends[filled] - 1) // PAGE - first, last - first - 1).tolist()
+        for low, high in zip(lows, highs, strict=True):
+            if low > high:  # in a page that other extents share
+                continue
+            for page in {low, high}:
+                self._shared[page] -= 1
+            low, high = low + (self._shared[low] > 0), high - (self._shared[high] > 0)
+            if low <= high:
+                yield (first + low) * PAGE, (high - low + 1) * PAGE
+
+    def _count(self, first: int, last: int) -> list[int]:
+        begins, ends = self.marks[:, :-1].ravel() + self.offset, self.marks[:, 1:].ravel() + self.offset
+        filled = begins < ends
+        pages = last - first
+        come = np.bincount(np.clip(begins[filled] // PAGE - first, 0, pages), minlength=pages + 1)
+        gone = np.bincount(np.clip((ends[filled] - 1) // PAGE - first + 1, 0, pages), minlength=pages + 1)
+        counts: list[int] = np.cumsum(come - gone)[:pages].tolist()
+        return counts
+
+    def _rests(self, first: int, last: int) -> Iterator[tuple[int, int]]:
+        end = self.offset + self.nbytes
+        if first >= last:
+            yield self.offset, self.nbytes
+            return
+        yield self.offset, first * PAGE - self.offset
+        yield last * PAGE, end - last * PAGE

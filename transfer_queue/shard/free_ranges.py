@@ -1,0 +1,73 @@
+"""Free bytes of an arena as maximal ranges, found by place, by size, or by the whole pages in them: every operation is O(log ranges)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sortedcontainers import SortedDict, SortedList
+
+
+class FreeRanges:
+    """Ranges [begin, end) that neither overlap nor touch: neighbours are one range."""
+
+    def __init__(self, page: int) -> None:
+        self._page = page
+        self._ends: SortedDict[int, int] = SortedDict()  # begin → end
+        self._sizes: SortedList[tuple[int, int]] = SortedList()  # (size, begin)
+        self._paged: SortedDict[int, int] = SortedDict()  # begin of a range with whole pages → bytes of them
+        self.nbytes = 0
+        self.paged_bytes = 0  # in whole pages
+
+    def add(self, begin: int, end: int) -> None:
+        """[begin, end) becomes free; it must not be."""
+        if begin >= end:
+            return
+        turn = self._ends.bisect_left(begin)
+        if turn < len(self._ends) and self._ends.keys()[turn] == end:
+            end = self.remove(end)
+        if turn > 0 and self._ends.values()[turn - 1] == begin:
+            begin = self._ends.keys()[turn - 1]
+            self.remove(begin)
+        self._ends[begin] = end
+        self._sizes.add((end - begin, begin))
+        self.nbytes += end - begin
+        first, last = self._pages(begin, end)
+        if first < last:
+            self._paged[begin] = last - first
+            self.paged_bytes += last - first
+
+    def remove(self, begin: int) -> int:
+        """Take the range that begins at `begin` out; returns its end."""
+        end: int = self._ends.pop(begin)
+        self._sizes.remove((end - begin, begin))
+        self.nbytes -= end - begin
+        self.paged_bytes -= self._paged.pop(begin, 0)
+        return end
+
+    def best_fit(self, nbytes: int) -> int | None:
+        """Begin of the smallest range with room for `nbytes`, the lowest of several; None where none has."""
+        turn = self._sizes.bisect_left((nbytes, -1))
+        return self._sizes[turn][1] if turn < len(self._sizes) else None
+
+    def ending_at(self, end: int) -> int | None:
+        """Begin of the range that ends at `end`."""
+        turn = self._ends.bisect_left(end) - 1
+        return self._ends.keys()[turn] if turn >= 0 and self._ends.values()[turn] == end else None
+
+    def take_pages(self, most: int) -> tuple[int, int]:
+        """Take at most `most` bytes of whole pages out, from the end of the highest range that has any. `most` ≥ a page."""
+        begin = self._paged.keys()[-1]
+        end = self.remove(begin)
+        first, last = self._pages(begin, end)
+        first = max(first, last - most // self._page * self._page)
+        self.add(begin, first)
+        self.add(last, end)
+        return first, last
+
+    def _pages(self, begin: int, end: int) -> tuple[int, int]:
+        """The whole pages inside; first ≥ last where there are none."""
+        return -(-begin // self._page) * self._page, end // self._page * self._page
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        """(begin, end) in order."""
+        yield from self._ends.items()

@@ -1,0 +1,56 @@
+"""Which bytes of the arena are free, and which of those are warm: a copy into pages that are there is ten times one into pages that are not.
+
+Warm ranges were written to and freed; cold ones have no pages. So cold ranges are whole pages always, and what is left of a page is warm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from transfer_queue.shard.extents import aligned
+from transfer_queue.shard.free_ranges import FreeRanges
+
+
+class Space:
+    """Ranges of an arena of `nbytes`, a multiple of `page`. Everything begins and ends at multiples of ALIGN."""
+
+    def __init__(self, nbytes: int, page: int) -> None:
+        self._page = page
+        self.warm, self.cold = FreeRanges(page), FreeRanges(page)
+        self.cold.add(0, nbytes)
+
+    def take(self, nbytes: int) -> int | None:
+        """Begin of a range for `nbytes` > 0, warm where one fits, else as warm as it comes; None where the arena has none so long."""
+        nbytes = aligned(nbytes)
+        begin = self.warm.best_fit(nbytes)
+        if begin is not None:
+            self.warm.add(begin + nbytes, self.warm.remove(begin))
+            return begin
+        fresh = self.cold.best_fit(nbytes)
+        return None if fresh is None else self._thaw(fresh, nbytes)
+
+    def _thaw(self, fresh: int, nbytes: int) -> int:
+        """From the cold range at `fresh`, after the warm bytes just before it, whose last page it may share."""
+        warm = self.warm.ending_at(fresh)
+        begin = fresh if warm is None else warm
+        if warm is not None:
+            self.warm.remove(warm)
+        end = -(-(begin + nbytes) // self._page) * self._page
+        self.cold.add(end, self.cold.remove(fresh))
+        self.warm.add(begin + nbytes, end)
+        return begin
+
+    def give(self, begin: int, nbytes: int) -> None:
+        """A range, or a part of one, is free again, and warm."""
+        self.warm.add(begin, begin + aligned(nbytes))
+
+    def cool(self, keep_bytes: int, most: int) -> Iterator[tuple[int, int]]:
+        """Ranges (begin, bytes) of whole warm pages above `keep_bytes`, about `most` bytes in all: they count as cold, and the caller punches them.
+
+        The highest go first, so that what is in use gathers at the low end and grows into longer ranges.
+        """
+        while most > 0 and (surplus := self.warm.paged_bytes - keep_bytes) > 0:
+            begin, end = self.warm.take_pages(-(-min(surplus, most) // self._page) * self._page)
+            self.cold.add(begin, end)
+            most -= end - begin
+            yield begin, end - begin
