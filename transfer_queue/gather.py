@@ -74,12 +74,14 @@ class Gather:
         starts = offsets_of(self._lengths[self._shard == shard])
         if len(frame) != starts[-1]:
             raise ValueError(f"shard {shard} sent {len(frame)} bytes of column {self.name!r}, {starts[-1]} were asked for")
-        self._sources[shard] = frame, starts[:-1]
+        if len(starts) > 1:  # another column may have all that is read here
+            self._sources[shard] = frame, starts[:-1]
 
     def map(self, shard: int, memory: np.ndarray, blocks: np.ndarray, offsets: np.ndarray) -> None:
         """The rows of `shard` lie in `memory`: the extent of blocks[i] (ascending) begins at offsets[i]."""
         rows = self._shard == shard
-        self._sources[shard] = memory, offsets[np.searchsorted(blocks, self._block[rows])] + self._start[rows]
+        if rows.any():
+            self._sources[shard] = memory, offsets[np.searchsorted(blocks, self._block[rows])] + self._start[rows]
 
     def result(self, buffers: Buffers, writable: bool = False) -> Column:
         """The column as its kind says; an absent scalar is masked, for absent is never zero."""

@@ -56,6 +56,17 @@ def test_rows_that_lie_in_memory_here_and_come_as_frames_there_become_one_column
     assert runs == [[255, 255], [36, 37, 38, 39], [254, 255], [32, 33, 34, 35]]
 
 
+def test_a_shard_that_only_has_other_columns_of_a_read_costs_no_copy():
+    memory = np.arange(64, dtype=np.uint8)
+    gather = Gather("ids", [1, 2], [m.Slice(1, 5, 0, 4), m.Slice(1, 6, 4, 8)], SPEC)
+    gather.add(0, frame([], "int16"))
+    gather.map(1, memory, gather.blocks(1), np.array([8, 8]))
+    gather.map(2, np.arange(8, dtype=np.uint8), np.array([3]), np.array([0]))
+    column = gather.result(BUFFERS)
+    assert column.values.tobytes() == memory[8:16].tobytes()
+    assert np.shares_memory(column.values, memory)
+
+
 def test_a_frame_that_begins_at_an_odd_address_is_copied_into_place():
     odd = np.zeros(9, dtype=np.uint8)[1:]
     odd[:] = frame([2.5], "float64")
