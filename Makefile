@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV ?= .venv
 RUN_DIR ?=
 ARGS ?=
+# Processes that run the fast tests side by side; the longer ones have the machine to themselves.
+JOBS ?= 2
 
 # Where torch comes from on Linux: PyTorch's own CPU index, for PyPI's build brings gigabytes of CUDA libraries.
 # Empty (TORCH_INDEX=): from wherever pip is configured to look.
@@ -32,7 +34,7 @@ types: venv-dev
 	$(BIN)/mypy
 
 unit: venv-dev
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 test-e2e: venv-dev
 	$(BIN)/python -m pytest -m e2e --durations=0 $(ARGS)

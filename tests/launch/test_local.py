@@ -44,6 +44,7 @@ def pids(folder: Path) -> list[int]:
     return [int(line.split()[0]) for line in (folder / "lives").read_text().splitlines()]
 
 
+@pytest.mark.e2e  # it looks at /dev/shm, where no other test may work meanwhile
 def test_a_run_that_completes_says_so_and_leaves_nothing(tmp_path: Path) -> None:
     cast: Cast = {"rollout-0": ("loyal", True, ()), "trainer-0": ("finisher", False, (4,))}
     run(tmp_path, cast)

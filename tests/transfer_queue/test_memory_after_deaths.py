@@ -104,6 +104,7 @@ def is_memfd(file: Path, inode: int) -> bool:
     return False
 
 
+@pytest.mark.e2e  # it looks at the memory of the whole system, where no other test may work meanwhile
 def test_nothing_is_left_in_the_system_when_everybody_is_killed():
     rows, width = 64, 250_000  # 64 MB
     with ExitStack() as stack:
