@@ -20,6 +20,8 @@ from checkpoint_engine.receiver import Receiver
 from checkpoint_engine.seat import Seat
 from checkpoint_engine.weights_id import WeightsId
 
+pytestmark = pytest.mark.e2e  # a group that forms too late, on a busy machine, is given up for a pull: then there is no broadcast to be killed in
+
 FORK = multiprocessing.get_context("fork")
 TENSORS, NUMEL = 8, 4500  # 36 buckets of 4 KiB a version
 KILLS = 18
