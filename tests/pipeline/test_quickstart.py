@@ -16,9 +16,7 @@ from asyncflow.observe.summary import read_metrics
 ROOT = Path(__file__).parents[2]
 SEEDS = (1, 2, 3)
 MOST_S = 180.0  # of the whole command, warm start included
-# A control that gains more has learned something; training gains 0.7. Zeroed advantages leave the weights as they are. Shuffled rewards are noise
-# that moves them: runs of one seed ended at 0.215 to 0.328, from 0.256.
-IMPROVED = {"zero_advantages": 0.0, "shuffle_rewards": 0.1}
+IMPROVED = 0.05  # a control that gains more has learned something
 
 
 @pytest.fixture(scope="module")
@@ -66,4 +64,4 @@ def test_without_a_learning_signal_accuracy_does_not_improve(tmp_path: Path, cac
     print(summary)
     assert summary.accuracy_before is not None
     assert summary.accuracy_after is not None
-    assert summary.accuracy_after <= summary.accuracy_before + IMPROVED[control]
+    assert summary.accuracy_after <= summary.accuracy_before + IMPROVED
