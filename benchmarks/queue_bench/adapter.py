@@ -94,7 +94,7 @@ class Queue:
             self.url = self._start().ask("controller", config=config, security=_wire(self._security))["endpoint"]
             for index in range(self._shards):
                 self._start().ask("shard", name=f"shard-{index}", url=self.url, security=self.worker_keys, settings=self._settings)
-        except BaseException:
+        except BaseException:  # whatever ended the start, Ctrl-C included: no process of it stays
             self.close()
             raise
         return self

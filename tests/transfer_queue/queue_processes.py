@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 
@@ -60,6 +62,19 @@ class Process:
         for stream in (self.popen.stdin, self.popen.stdout):
             assert stream is not None
             stream.close()
+
+
+@contextmanager
+def four(rows: int, width: int) -> Iterator[tuple[Process, Process, Process, Process]]:
+    """Controller, shard, a writer of `rows` x `width` and a reader, all of them ready. Killed on leaving the context."""
+    with ExitStack() as stack:
+        controller = stack.enter_context(Process("controller"))
+        url = controller.heard()
+        shard = stack.enter_context(Process("shard", url))
+        shard.heard()
+        writer, reader = (stack.enter_context(Process(*what)) for what in (("writer", url, str(rows), str(width)), ("reader", url)))
+        assert (writer.heard(), reader.heard()) == ("ready", "ready")
+        yield controller, shard, writer, reader
 
 
 def say(text: str) -> None:

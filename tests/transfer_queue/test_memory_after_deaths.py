@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
 import queue_run as run
-from queue_processes import COLUMN, Process, read, values
+from queue_processes import COLUMN, Process, four, read, values
 
 from transfer_queue import messages as m
 from transfer_queue.client import QueueClient
@@ -107,13 +106,7 @@ def is_memfd(file: Path, inode: int) -> bool:
 @pytest.mark.e2e  # it looks at the memory of the whole system, where no other test may work meanwhile
 def test_nothing_is_left_in_the_system_when_everybody_is_killed():
     rows, width = 64, 250_000  # 64 MB
-    with ExitStack() as stack:
-        controller = stack.enter_context(Process("controller"))
-        url = controller.heard()
-        shard = stack.enter_context(Process("shard", url))
-        shard.heard()
-        writer, reader = (stack.enter_context(Process(*what)) for what in (("writer", url, str(rows), str(width)), ("reader", url)))
-        assert (writer.heard(), reader.heard()) == ("ready", "ready")
+    with four(rows, width) as (controller, shard, writer, reader):
         before = shared_bytes()
         writer.tell("write")
         reader.tell(writer.heard())

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 import queue_run as run
-from queue_processes import COLUMN, Process, read, values
+from queue_processes import COLUMN, four, read, values
 
 from transfer_queue.local import LocalQueue
 
@@ -21,13 +20,7 @@ def pss_bytes(pid: int) -> int:
 
 def test_a_put_and_a_get_cost_their_bytes_once_over_all_processes():
     rows, width = 64, 250_000  # 64 MB
-    with ExitStack() as stack:
-        controller = stack.enter_context(Process("controller"))
-        url = controller.heard()
-        shard = stack.enter_context(Process("shard", url))
-        shard.heard()
-        writer, reader = (stack.enter_context(Process(*what)) for what in (("writer", url, str(rows), str(width)), ("reader", url)))
-        assert (writer.heard(), reader.heard()) == ("ready", "ready")
+    with four(rows, width) as (controller, shard, writer, reader):
         pids = [controller.pid, shard.pid, writer.pid, reader.pid]
         before = sum(map(pss_bytes, pids))
         writer.tell("write")
