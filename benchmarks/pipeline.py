@@ -43,6 +43,7 @@ class Scope(msgspec.Struct, frozen=True):
     least_steps: int  # measured ones of a real run, made up to whole windows
     rows_per_real_s: float  # trained and dropped ones: how fast the control plane is driven; sets the time scale
     best_too: bool  # run the advised split as well
+    judged: bool  # whether throughput is held against its goal; what holds at any size always is
 
 
 def full() -> Scope:
@@ -54,6 +55,7 @@ def full() -> Scope:
         least_steps=8,
         rows_per_real_s=240.0,
         best_too=True,
+        judged=True,
     )
 
 
@@ -73,7 +75,7 @@ def quick() -> Scope:
         group_rows=4,
         split=Split(rollout=4, actor_forward=1, ref_forward=1, trainer=2),
     )
-    return Scope(tables={"quick": small}, real=(1,), simulated={"quick": (1,)}, least_steps=4, rows_per_real_s=200.0, best_too=False)
+    return Scope(tables={"quick": small}, real=(1,), simulated={"quick": (1,)}, least_steps=4, rows_per_real_s=200.0, best_too=False, judged=False)
 
 
 def main() -> None:
@@ -105,16 +107,23 @@ def real_rows(scope: Scope, table: str, split: Split, staleness: int, policy: Po
     scale = float(min(MOST_SCALE, max(1.0, scope.rows_per_real_s // rows_per_s)))
     plan = Plan(costs, split, staleness, policy, warmup, steps, scale)
     measured = run_emulated(plan, folder / f"{split}-{staleness}-{policy}")
-    return rows_of(measured, perfect, f"{table} {split} staleness {staleness} {policy}")
+    return rows_of(measured, perfect, f"{table} {split} staleness {staleness} {policy}", _unclaimed(scope, measured))
 
 
-def rows_of(measured: Measured, perfect: Simulated, name: str) -> list[Row]:
-    plan, claimed = measured.plan, measured.idle_share >= IDLE
+def _unclaimed(scope: Scope, measured: Measured) -> str:
+    """Why the goal of throughput is not judged; empty where it is."""
+    if not scope.judged:
+        return "--quick"
+    return f"less than {IDLE:.0%} of the CPU was idle" if measured.idle_share < IDLE else ""
+
+
+def rows_of(measured: Measured, perfect: Simulated, name: str, unclaimed: str) -> list[Row]:
+    plan = measured.plan
     how = (
         f"scale {plan.time_scale:g}, {plan.steps} steps after {plan.warmup} of warm-up, {measured.idle_share:.0%} of the CPU idle, "
         f"{measured.own_share:.0%} this run's"
     )
-    why = "" if claimed else f"; not claimed: less than {IDLE:.0%} of the CPU was idle"
+    why = f"; not claimed: {unclaimed}" if unclaimed else ""
     overhead_ms = (measured.seconds - perfect.seconds) / plan.time_scale / measured.samples * 1e3
     size = f"{measured.processes} processes, {measured.memory_mib:.0f} MiB, up in {measured.start_real_s:.1f} s"
     return [
@@ -124,7 +133,7 @@ def rows_of(measured: Measured, perfect: Simulated, name: str) -> list[Row]:
             "tokens/s/device",
             perfect.tokens_per_s_device,
             at_least=GOAL,
-            claimed=claimed,
+            claimed=not unclaimed,
             note=how + why,
         ),
         Row(name=f"{name}: overhead", value=overhead_ms, unit="ms/sample", note=f"of this machine's time; {how}"),

@@ -22,6 +22,7 @@ RULES: tuple[Rule, ...] = (
     stages.stage_entries,
     stages.stage_columns,
     stages.stage_order,
+    stages.lease_sizes,
     stages.old_logprobs,
     roles.roles,
     roles.devices,

@@ -17,7 +17,7 @@ from asyncflow.config.resources import ClusterSettings, Place, ResourceSettings,
 from asyncflow.config.rollout import RolloutSettings
 from asyncflow.config.run import RunSettings
 from asyncflow.config.settings import Settings
-from asyncflow.config.stages import StageSettings, default_stages
+from asyncflow.config.stages import DEFAULT_ADVANTAGE, StageSettings, default_stages
 from asyncflow.config.task import DataSettings, TaskSettings
 from asyncflow.config.weights import WeightsSettings
 from asyncflow.contracts.stage import Stage
@@ -77,7 +77,10 @@ class RunConfig(Settings, frozen=True):
         return -(-self.total_groups // self.batch_size)
 
     def stage(self, name: str) -> Stage:
-        return self.stages[name].stage(name)
+        stage = self.stages[name].stage(name)
+        if self.algorithm.control == "shuffle_rewards" and stage.compute == DEFAULT_ADVANTAGE:  # its rewards are shuffled within a whole batch
+            return msgspec.structs.replace(stage, limit=self.batch_size, at_least=self.batch_size)
+        return stage
 
     def stages_of(self, role: str) -> list[Stage]:
         """Stages that a role without a loop of its own serves, in its order."""

@@ -38,6 +38,7 @@ class StageSettings(Settings, frozen=True):
     unit: Literal["row", "group"] = "row"  # Whether it gets single rows or whole groups.
     terminal: bool = False  # Its acknowledgement is a commit: the trainer.
     limit: int = 32  # Most units in one lease.
+    at_least: int = 1  # Fewest units in one lease, for a stage that compares them; after 30 s it gets what there is.
     options: dict[str, Any] = msgspec.field(default_factory=dict)  # The stage's own settings.
 
     def columns(self, name: str) -> tuple[Column, ...]:
@@ -54,6 +55,7 @@ class StageSettings(Settings, frozen=True):
             unit=self.unit,
             terminal=self.terminal,
             limit=self.limit,
+            at_least=self.at_least,
             options=self.options,
         )
 

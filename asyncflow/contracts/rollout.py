@@ -48,9 +48,9 @@ class Chunk(msgspec.Struct, frozen=True):
 
 class Capacity(msgspec.Struct, frozen=True):
     slots: int  # rows that can decode at once
-    free_slots: int  # slots that neither run nor are promised to a queued request (0 while requests queue)
+    free_slots: int  # slots that neither run nor are promised to a queued request
     running: int
-    queued: int
+    queued: int  # for a slot, or in one for their prefill
 
 
 Work = Literal["decode", "prefill"]
@@ -84,8 +84,8 @@ class RolloutEngine(Protocol):
         """Advance (embedded: one decode step over all slots) and return what came. [] when idle. Every request ends in exactly one finish."""
 
     def next_chunk_s(self) -> float:
-        """Seconds until `chunks` has something new: 0.0 for an engine that decodes in `chunks` itself; one that computes elsewhere says how long its
-        worker may wait for messages meanwhile, infinity when nothing runs."""
+        """Seconds until `chunks` has something new, or until no request queues: 0.0 for an engine that decodes in `chunks` itself; one that computes
+        elsewhere says how long its worker may wait for messages meanwhile, infinity when nothing runs."""
 
     def abort(self, ids: Sequence[str]) -> None:
         """End requests; each unknown id is ignored, each known one yields a last chunk with finish "aborted" from the next `chunks`."""
@@ -94,7 +94,9 @@ class RolloutEngine(Protocol):
         """Reach a safe point. keep: running requests stay and go on after `resume`."""
 
     def load_weights(self, weights: WeightsId, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Copy in a complete set under Hugging Face names. Raises (the old weights keep serving) on a missing, unknown or wrongly shaped tensor."""
+        """Copy in a complete set under Hugging Face names. Raises (the old weights keep serving) on a missing, unknown or wrongly shaped tensor.
+
+        Tokens that were made before come at the latest with the first `chunks` after it: what then has none starts from these weights."""
 
     def resume(self) -> None: ...
 

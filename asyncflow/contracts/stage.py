@@ -37,6 +37,7 @@ class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     unit: Unit = "row"
     terminal: bool = False
     limit: int = 8  # most units a lease
+    at_least: int = 1  # fewest units a lease, for a stage that compares them; what there is, when no more came for 30 s
     options: dict[str, Any] = {}  # the stage's own settings
 
 

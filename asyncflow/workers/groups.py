@@ -129,5 +129,9 @@ class GroupBook:
             del self._requests[request_id]
         return ids
 
-    def progress(self) -> list[ProgressItem]:
-        return [ProgressItem(group.gid, group.fence, group.tokens, group.oldest_version) for group in self._groups.values()]
+    def progress(self, loaded: int) -> list[ProgressItem]:
+        """`loaded`: the version that makes the next token, and so the first of a group that has none."""
+        return [
+            ProgressItem(group.gid, group.fence, group.tokens, loaded if group.oldest_version is None else group.oldest_version)
+            for group in self._groups.values()
+        ]

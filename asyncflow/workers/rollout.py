@@ -94,6 +94,7 @@ class RolloutWorker:
                 self._follower.load_newest(self._engine.load_weights)
             finally:
                 self._engine.resume()  # also after a failed load: the old version goes on serving
+        self._progress_at = 0.0  # groups without a token start from these weights now: the queue is told, or it would count them too old
 
     @property
     def _loaded(self) -> WeightsId:
@@ -104,7 +105,8 @@ class RolloutWorker:
     # -------------------------------------------------------------- prompts
 
     def _request_prompts(self) -> None:
-        """Keep one pull open while a whole group can start (with fewer slots than rows: while all are free), so that no prompt is hoarded. Its loaded
+        """Keep one pull open while a whole group can start (with fewer slots than rows: while all are free) and no request waits for its prefill, so
+        that no prompt is hoarded: replicas that ask at a commit share what it admits, whoever is the first to be back from loading. The pull's loaded
         version must be today's: an outdated one is called back first."""
         if self._pull is not None and (self._pull_loaded != self._loaded.version or self._context.control.duty is not None):
             self._give_back_pull()
@@ -113,7 +115,7 @@ class RolloutWorker:
         capacity = self._engine.capacity()
         free = min(capacity.free_slots, capacity.slots - self._book.unfinished)
         barred = self._exhausted or self._context.control.duty is not None or not self._context.control.accepting
-        if barred or free < min(self._rows_per_group, capacity.slots):
+        if barred or capacity.queued or free < min(self._rows_per_group, capacity.slots):
             return
         limit = min(max(1, free // self._rows_per_group), self._context.config.rollout.pull_groups)
         self._pull_loaded = self._loaded.version
@@ -171,7 +173,7 @@ class RolloutWorker:
         now = time.monotonic()
         if now - self._progress_at >= self._context.config.rollout.progress_s:
             self._progress_at = now
-            items = self._book.progress()
+            items = self._book.progress(self._loaded.version)
             self._progress_fences = {item.gid: item.fence for item in items}
             self._progress = self._context.client.progress(self._topic, items)
 

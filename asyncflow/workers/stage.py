@@ -78,7 +78,10 @@ class StageLoop:
             if self.follower.loaded is None:
                 return
             loaded = self.follower.loaded.version
-        self._take = self._context.client.take(self._topic.name, self._stage.name, limit=self._stage.limit, loaded=loaded, wait_s=IDLE_S)
+        stage = self._stage
+        self._take = self._context.client.take(
+            self._topic.name, stage.name, limit=stage.limit, at_least=stage.at_least, loaded=loaded, wait_s=IDLE_S
+        )
 
     def _accept(self, taken: OkTaken, ahead: bool = True) -> None:
         """`ahead`: whether the next take may be opened before this one is computed."""

@@ -12,12 +12,12 @@ import pytest
 from asyncflow.sizing.simulate import simulate
 from benchmarks.emulated_run import Measured, Plan
 from benchmarks.harness import Row
-from benchmarks.pipeline import GOAL, quick, rows_of
+from benchmarks.pipeline import GOAL, _unclaimed, quick, rows_of
 
 ROOT = Path(__file__).parents[2]
 
 
-def measured(idle: float, seconds_factor: float = 1.0, torch: list[str] | None = None) -> list[Row]:
+def measured(idle: float, seconds_factor: float = 1.0, torch: list[str] | None = None, judged: bool = True) -> list[Row]:
     """Rows of a run that took so many times as long as the simulation."""
     costs = quick().tables["quick"]
     perfect = simulate(costs, costs.split, 1, "wait", steps=2)
@@ -27,7 +27,7 @@ def measured(idle: float, seconds_factor: float = 1.0, torch: list[str] | None =
         plan, perfect.seconds * seconds_factor, tokens, 64.0, 0.9, 1.0, 0, idle, own_share=0.4, processes=9, start_real_s=1.0, memory_mib=99.0,
         torch=torch or [],
     )  # fmt: skip
-    return rows_of(found, perfect, "x")
+    return rows_of(found, perfect, "x", _unclaimed(msgspec.structs.replace(quick(), judged=judged), found))
 
 
 def test_throughput_is_claimed_only_where_processors_stayed_idle() -> None:
@@ -37,6 +37,7 @@ def test_throughput_is_claimed_only_where_processors_stayed_idle() -> None:
     assert busy.met is None
     assert "not claimed" in busy.note
     assert busy.goal == GOAL
+    assert measured(idle=0.5, seconds_factor=1.1, judged=False)[0].met is None, "--quick says nothing about throughput"
 
 
 def test_overhead_is_in_this_machines_time_and_torch_in_a_worker_is_a_failure() -> None:

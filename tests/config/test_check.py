@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,27 @@ def test_training_on_several_ranks_is_refused_as_not_there_yet(tmp_path: Path) -
 
 def test_the_kv_width_is_the_next_multiple_of_16(tmp_path: Path) -> None:
     assert load_text(tmp_path, MINIMAL, "rollout.prompt_width=17", "rollout.response_width=16").rollout.cache_width == 48
+
+
+def test_rewards_are_shuffled_within_exactly_one_batch(tmp_path: Path) -> None:
+    plain = load_text(tmp_path, MINIMAL, "batch_size=24").stage("advantage")
+    shuffled = load_text(tmp_path, MINIMAL, "batch_size=24", "algorithm.control=shuffle_rewards")
+    assert (plain.at_least, plain.limit) == (1, 32)
+    assert (shuffled.stage("advantage").at_least, shuffled.stage("advantage").limit) == (24, 24)
+    assert shuffled.stage("reward").at_least == 1
+
+
+@pytest.mark.parametrize(
+    ("staleness", "at_least", "limit", "fine"),
+    [("0", 4, 4, True), ("0", 2, 4, False), ("0", 3, 3, False), ("1", 5, 32, True), ("1", 6, 32, False), ("null", 30, 32, True)],
+)
+def test_what_a_lease_leaves_over_never_waits_for_what_it_holds_back(
+    tmp_path: Path, staleness: str, at_least: int, limit: int, fine: bool
+) -> None:
+    lease = [f"stages.advantage.at_least={at_least}", f"stages.advantage.limit={limit}"]
+    expected = nullcontext() if fine else pytest.raises(ConfigError, match=r"30 s in every batch")
+    with expected:
+        load_text(tmp_path, MINIMAL, "batch_size=4", f"staleness={staleness}", *lease)
 
 
 def test_the_last_batch_may_be_short(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 
 import msgspec
@@ -68,6 +69,58 @@ def test_a_replica_takes_no_prompt_that_it_cannot_start(tmp_path: Path) -> None:
         worker._turn()
         assert (engine.capacity().running, len(worker._book)) == (4, 1)
         worker._writer.close()
+
+
+def take_prompt(worker: RolloutWorker) -> None:
+    worker._request_prompts()
+    assert worker._pull is not None
+    while not worker._pull.done():
+        worker._context.wait(1.0)
+    worker._collect_pull()
+
+
+def test_a_replica_asks_for_no_prompt_while_another_waits_for_its_prefill(tmp_path: Path) -> None:
+    """Else whoever is first back from loading at a commit would take what the others could start at once."""
+    with desk(tmp_path, *TRAIN_ONLY, NO_EVALUATION, *SHAPE, "rollout.slots=12") as found:
+        found.put_prompts(8)
+        engine = new_engine(slots=12, kv_width=48)
+        worker = rollout_worker(found, engine)
+        take_prompt(worker)
+        assert engine.capacity().queued == 4
+        worker._request_prompts()
+        assert worker._pull is None
+        worker._absorb(worker._meter.chunks())
+        worker._request_prompts()
+        assert worker._pull is not None
+        worker._give_back_pull()
+        worker._writer.close()
+
+
+def test_the_queue_hears_at_once_from_which_weights_a_group_without_a_token_starts(tmp_path: Path) -> None:
+    with desk(tmp_path, *TRAIN_ONLY, NO_EVALUATION, *SHAPE, "rollout.slots=12", "rollout.progress_s=1000") as found:
+        found.put_prompts(8)
+        worker = rollout_worker(found, new_engine(slots=12, kv_width=48))
+        worker._progress_at = time.monotonic()
+        take_prompt(worker)
+        worker._renew()
+        assert worker._progress is None, "nothing is due"
+        assert [(item.tokens, item.oldest_version) for item in worker._book.progress(loaded=3)] == [(0, 3)]
+        worker._absorb(worker._meter.chunks())
+        assert [item.oldest_version for item in worker._book.progress(loaded=3)] == [0]
+        worker._follower = Newer()
+        worker._load_weights()
+        worker._renew()
+        assert worker._progress is not None
+        worker._writer.close()
+
+
+class Newer:
+    """A follower with weights that are not loaded yet."""
+
+    loaded, pending = WEIGHTS, True
+
+    def load_newest(self, *loads: object) -> bool:
+        return True
 
 
 QUESTIONS = [Example(question="", prompt_ids=list(request.token_ids[:8]), item=b"%d" % i, answer_ids=[]) for i, request in enumerate(new_requests(6))]

@@ -87,10 +87,12 @@ class Looking(Weightless):
     def __init__(self) -> None:
         self.loop: StageLoop | None = None
         self.ahead: list[bool] = []
+        self.rows: list[int] = []
 
     def __call__(self, batch: StageBatch) -> Mapping[str, np.ndarray]:
         assert self.loop is not None
         self.ahead.append(self.loop._take is not None)
+        self.rows.append(len(batch))
         return {"rewards": np.zeros(len(batch), dtype=np.float32)}
 
 
@@ -117,6 +119,29 @@ def test_a_full_lease_opens_the_next_take_before_it_is_computed_and_no_other_doe
         rewarded = next(entry for entry in found.queue.status().topics[0].consumers if entry.name == "reward")
     assert looking.ahead == [True, False]
     assert rewarded.done_rows == 6
+
+
+def test_a_stage_that_compares_many_units_gets_no_fewer(tmp_path: Path) -> None:
+    with desk(tmp_path, NO_EVALUATION, "rollout.samples_per_prompt=2", "batch_size=4") as found:
+        found.put_prompts(4)
+        client = found.client("rollout-0", "rollout")
+        first, *others = client.pull(found.topic, loaded=0, limit=4, wait_s=5.0).result(10.0).groups
+        context, looking = found.context("scorer-0"), Looking()
+        stage = msgspec.structs.replace(found.config.stage("reward"), at_least=6, limit=6)
+        writer = ResultWriter(context)
+        looking.loop = loop = StageLoop(context, stage, looking, None, writer)
+        loop.turn()
+        found.put_group(client, first, 2)
+        context.wait(0.3)
+        assert not loop.turn(), "2 of 6 rows are there"
+        for lease in others:
+            found.put_group(client, lease, 2)
+        while not looking.rows:
+            if not loop.turn():
+                context.wait(1.0)
+        loop.give_back()
+        writer.close()
+    assert looking.rows[0] == 6
 
 
 def test_what_a_recalled_take_brought_is_computed_before_another_is_opened(tmp_path: Path) -> None:

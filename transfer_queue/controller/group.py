@@ -43,7 +43,7 @@ class Group:
     open: bool = True
     holder: str | None = None  # "name#incarnation" that generates it
     fence: int = -1  # of the present attempt
-    held_version: int = -1  # the holder's loaded version at hand-out: no token of the attempt is older
+    held_version: int = -1  # the holder's loaded version at hand-out, or a newer one that it had before the first token: none of the attempt is older
     deadline: float = 0.0  # of the generation lease
     timer: Timer | None = None  # asks at the deadline
     lapses: int = 0  # attempts that made no progress for `lease_s`
@@ -77,7 +77,7 @@ class Group:
         return sum(row.tokens for row in self.rows.values())
 
     def started_version(self) -> int | None:
-        """What expiry looks at: the oldest surviving token, else the holder's weights at hand-out, else None (not started)."""
+        """What expiry looks at: the oldest surviving token, else the weights that make its first, else None (not started)."""
         if self.rows or self.attempt_oldest is not None:
             return self.version
         return self.held_version if self.holder is not None else None

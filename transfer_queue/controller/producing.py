@@ -114,11 +114,13 @@ def _advance(topic: TopicState, group: Group, item: ProgressItem) -> None:
     if item.tokens > group.attempt_tokens:
         group.attempt_tokens = item.tokens
         topic.renew(group)
+    if item.tokens == 0:
+        group.held_version = max(group.held_version, item.oldest_version or 0)
+        return
     if group.attempt_oldest != item.oldest_version:
         group.attempt_oldest = item.oldest_version
         topic.reversion(group)
-    if item.tokens > 0:
-        topic.start(group)
+    topic.start(group)
 
 
 def _check_version(topic: TopicState, group: Group, oldest: int) -> None:

@@ -81,7 +81,7 @@ class ProgressItem(Record, frozen=True, array_like=True):
     gid: int
     fence: int
     tokens: int  # generated so far by this attempt
-    oldest_version: int | None  # of this attempt's surviving tokens; None before the first
+    oldest_version: int | None  # of this attempt's surviving tokens; before the first that of the weights which will make it, or None
 
 
 class Progress(Request, frozen=True):

@@ -25,25 +25,25 @@ class Writer(Protocol):
 class Extent:
     """G blocks, numbered from `first`; block g has the bytes [marks[c, g], marks[c, g + 1]) of every column c, counted from the extent's begin."""
 
-    __slots__ = ("_shared", "asked_bytes", "first", "left", "marks", "nbytes", "offset", "owner", "source", "through", "writer")
+    __slots__ = ("_shared", "asked_bytes", "first", "groups", "left", "marks", "nbytes", "offset", "owner", "source", "through", "writer")
 
     def __init__(self, first: int, owner: str, offset: int, marks: np.ndarray, source: bytes, writer: Writer | None) -> None:
         """`marks`: int64 [C, G + 1]. `source`: the connection that asked for it. `writer`: who may write behind our back; None where nobody maps."""
         self.first, self.owner, self.offset, self.marks = first, owner, offset, marks
         self.nbytes = int(marks[-1, -1])
         self.asked_bytes = int((marks[:, -1] - marks[:, 0]).sum())  # padding not counted
-        self.left = marks.shape[1] - 1  # blocks whose memory has not come back
+        self.groups = self.left = marks.shape[1] - 1  # blocks of it, and those whose memory has not come back
         self.source, self.writer = source, writer
         self.through = False  # nobody writes to it any more: it came whole, or somebody reads it, so it was published
         self._shared: list[int] | None = None  # blocks' pieces that lie in each whole page, as long as it has not come back
 
     @property
     def blocks(self) -> range:
-        return range(self.first, self.first + self.marks.shape[1] - 1)
+        return range(self.first, self.first + self.groups)
 
     def used_bytes(self, blocks: list[int]) -> int:
         """What these blocks were asked for, padding not counted."""
-        if len(blocks) == len(self.blocks):
+        if len(blocks) == self.groups:
             return self.asked_bytes
         groups = np.asarray(blocks) - self.first
         return int((self.marks[:, groups + 1] - self.marks[:, groups]).sum())
@@ -56,18 +56,17 @@ class Extent:
         column = bisect_right(self.marks[:, group].tolist(), start) - 1
         return start == stop or (column >= 0 and stop <= int(self.marks[column, group + 1]))
 
-    def release(self, blocks: list[int]) -> Iterator[tuple[int, int]]:
+    def release(self, blocks: list[int]) -> list[tuple[int, int]]:
         """Ranges (begin in the arena, bytes) that come free with these blocks; each block is released once."""
-        whole = self.left == len(self.blocks) == len(blocks)
+        whole = self.left == self.groups == len(blocks)
         self.left -= len(blocks)
         if whole:
-            yield self.offset, self.nbytes
-            return
+            return [(self.offset, self.nbytes)]
         first, last = -(-self.offset // PAGE), (self.offset + self.nbytes) // PAGE  # the whole pages inside
-        if first < last:
-            yield from self._pages(blocks, first, last)
+        ranges = list(self._pages(blocks, first, last)) if first < last else []
         if self.left == 0:
-            yield from self._rests(first, last)
+            ranges += self._rests(first, last)
+        return ranges
 
     def _pages(self, blocks: list[int], first: int, last: int) -> Iterator[tuple[int, int]]:
         """Only the first and the last page of a piece can have others in them: only these are counted."""

@@ -12,7 +12,8 @@ class FreeRanges:
 
     def __init__(self, page: int) -> None:
         self._page = page
-        self._ends: SortedDict[int, int] = SortedDict()  # begin → end
+        self._ends: dict[int, int] = {}  # begin → end
+        self._begins: dict[int, int] = {}  # end → begin
         self._sizes: SortedList[tuple[int, int]] = SortedList()  # (size, begin)
         self._paged: SortedDict[int, int] = SortedDict()  # begin of a range with whole pages → bytes of them
         self.nbytes = 0
@@ -22,13 +23,12 @@ class FreeRanges:
         """[begin, end) becomes free; it must not be."""
         if begin >= end:
             return
-        turn = self._ends.bisect_left(begin)
-        if turn < len(self._ends) and self._ends.keys()[turn] == end:
+        if end in self._ends:
             end = self.remove(end)
-        if turn > 0 and self._ends.values()[turn - 1] == begin:
-            begin = self._ends.keys()[turn - 1]
-            self.remove(begin)
-        self._ends[begin] = end
+        if (before := self._begins.get(begin)) is not None:
+            self.remove(before)
+            begin = before
+        self._ends[begin], self._begins[end] = end, begin
         self._sizes.add((end - begin, begin))
         self.nbytes += end - begin
         first, last = self._pages(begin, end)
@@ -38,7 +38,8 @@ class FreeRanges:
 
     def remove(self, begin: int) -> int:
         """Take the range that begins at `begin` out; returns its end."""
-        end: int = self._ends.pop(begin)
+        end = self._ends.pop(begin)
+        del self._begins[end]
         self._sizes.remove((end - begin, begin))
         self.nbytes -= end - begin
         self.paged_bytes -= self._paged.pop(begin, 0)
@@ -51,8 +52,7 @@ class FreeRanges:
 
     def ending_at(self, end: int) -> int | None:
         """Begin of the range that ends at `end`."""
-        turn = self._ends.bisect_left(end) - 1
-        return self._ends.keys()[turn] if turn >= 0 and self._ends.values()[turn] == end else None
+        return self._begins.get(end)
 
     def take_pages(self, most: int) -> tuple[int, int]:
         """Take at most `most` bytes of whole pages out, from the end of the highest range that has any. `most` ≥ a page."""
@@ -70,4 +70,4 @@ class FreeRanges:
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         """(begin, end) in order."""
-        yield from self._ends.items()
+        yield from sorted(self._ends.items())

@@ -5,7 +5,7 @@ Warm ranges were written to and freed; cold ones have no pages. So cold ranges a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from transfer_queue.shard.extents import aligned
 from transfer_queue.shard.free_ranges import FreeRanges
@@ -40,9 +40,17 @@ class Space:
         self.warm.add(begin + nbytes, end)
         return begin
 
-    def give(self, begin: int, nbytes: int) -> None:
-        """A range, or a part of one, is free again, and warm."""
-        self.warm.add(begin, begin + aligned(nbytes))
+    def give(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """Ranges (begin, bytes), or parts of such, are free again, and warm. What was written together mostly lies and goes together, so neighbours
+        are joined before anything is looked up."""
+        begin = end = -1
+        for start, nbytes in sorted(ranges):
+            if start == end:
+                end += aligned(nbytes)
+                continue
+            self.warm.add(begin, end)
+            begin, end = start, start + aligned(nbytes)
+        self.warm.add(begin, end)
 
     def cool(self, keep_bytes: int, most: int) -> Iterator[tuple[int, int]]:
         """Ranges (begin, bytes) of whole warm pages above `keep_bytes`, about `most` bytes in all: they count as cold, and the caller punches them.

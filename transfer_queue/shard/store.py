@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 import numpy as np
@@ -143,25 +143,26 @@ class Store:
                 del self._holds[block]
                 if block in self.lingering:
                     over.append(block)
-        for extent, numbers in self._by_extent(over, self.lingering):
-            self.held_bytes -= extent.used_bytes(numbers)
-            self._give_back(extent, numbers)
+        found = _taken_out(over, self.lingering)
+        self.held_bytes -= sum(extent.used_bytes(numbers) for extent, numbers in found.items())
+        self._give_back(found)
 
     # ------------------------------------------------------------ end
 
     def free(self, blocks: Iterable[int]) -> int:
         """Returns the bytes freed. Unknown numbers are ignored: freeing is idempotent."""
         before = self.used_bytes
-        for extent, numbers in self._by_extent(blocks, self.blocks):
+        found = _taken_out(blocks, self.blocks)
+        for extent, numbers in found.items():
             nbytes = extent.used_bytes(numbers)
             self.used_bytes -= nbytes
             self._disown(extent.owner, numbers, nbytes)
-            held = [block for block in numbers if block in self._holds]
-            if held:
+            if not self._holds.keys().isdisjoint(numbers):
+                held = [block for block in numbers if block in self._holds]
                 self.held_bytes += extent.used_bytes(held)
                 self.lingering.update(dict.fromkeys(held, extent))
-                numbers = [block for block in numbers if block not in self._holds]
-            self._give_back(extent, numbers)
+                found[extent] = [block for block in numbers if block not in self._holds]
+        self._give_back(found)
         return before - self.used_bytes
 
     def sweep(self, owner: str, keep: Collection[int], quarantine: Keep | None = None) -> int:
@@ -185,12 +186,13 @@ class Store:
     def close(self) -> None:
         self.arena.close()
 
-    def _give_back(self, extent: Extent, blocks: list[int]) -> None:
-        if not blocks:
-            return
-        for begin, nbytes in extent.release(blocks):
-            self.space.give(begin, nbytes)
-        self.extents -= extent.left == 0
+    def _give_back(self, found: dict[Extent, list[int]]) -> None:
+        ranges: list[tuple[int, int]] = []
+        for extent, numbers in found.items():
+            if numbers:
+                ranges += extent.release(numbers)
+                self.extents -= extent.left == 0
+        self.space.give(ranges)
 
     def _disown(self, owner: str, blocks: list[int], nbytes: int) -> None:
         owned = self.by_owner[owner]
@@ -199,14 +201,12 @@ class Store:
         if not owned:
             del self.by_owner[owner], self.owned_bytes[owner]
 
-    @staticmethod
-    def _by_extent(blocks: Iterable[int], table: dict[int, Extent]) -> list[tuple[Extent, list[int]]]:
-        """Take blocks out of `table`, those of an extent together."""
-        found: defaultdict[int, list[int]] = defaultdict(list)
-        extents: dict[int, Extent] = {}
-        for block in blocks:
-            extent = table.pop(block, None)
-            if extent is not None:
-                extents[extent.first] = extent
-                found[extent.first].append(block)
-        return [(extents[first], numbers) for first, numbers in found.items()]
+
+def _taken_out(blocks: Iterable[int], table: dict[int, Extent]) -> dict[Extent, list[int]]:
+    """Those of the blocks that were in `table`, by extent; they are in it no more."""
+    found: dict[Extent, list[int]] = {}
+    for block in blocks:
+        extent = table.pop(block, None)
+        if extent is not None:
+            found.setdefault(extent, []).append(block)
+    return found

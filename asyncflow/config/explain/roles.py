@@ -17,7 +17,8 @@ class Served(msgspec.Struct, frozen=True):
     name: str
     model: str | None
     unit: str
-    limit: int  # most units in one lease
+    at_least: int  # fewest units in one lease
+    limit: int  # most
     code: str
 
 
@@ -78,7 +79,7 @@ def _role(config: RunConfig, role: str, restartable: bool) -> Role:
         workers=len(places),
         threads=places[0].threads,
         devices=[list(place.devices) for place in places],
-        stages=[Served(stage.name, stage.model, stage.unit, stage.limit, stage.compute or "a loop of its own") for stage in stages],
+        stages=[Served(stage.name, stage.model, stage.unit, stage.at_least, stage.limit, stage.compute or "a loop of its own") for stage in stages],
         models=_models(config, role, stages),
         death=again if restartable else "ends the run",
     )

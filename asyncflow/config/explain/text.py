@@ -14,7 +14,7 @@ from asyncflow.config.explain.explanation import Explanation
 from asyncflow.config.explain.length import Length
 from asyncflow.config.explain.memory import Memory
 from asyncflow.config.explain.ratio import OldLogprobs
-from asyncflow.config.explain.roles import Processes, Role
+from asyncflow.config.explain.roles import Processes, Role, Served
 from asyncflow.config.explain.schedule import Due, Schedule
 from asyncflow.config.explain.storage import Storage
 from asyncflow.config.explain.waits import Waits
@@ -115,9 +115,13 @@ def _processes(found: Processes, console: Console) -> None:
 
 def _role(role: Role) -> tuple[str, ...]:
     devices = "; ".join(dict.fromkeys(_indexes(each) for each in role.devices)) if len(role.devices) <= 2 else _many(role.devices)
-    stages = ", ".join(f"{stage.name} ({stage.unit}s, ≤ {stage.limit})" for stage in role.stages)
+    stages = ", ".join(f"{stage.name} ({stage.unit}s, {_lease(stage)})" for stage in role.stages)
     models = ", ".join(f"{model}: {how}" for model, how in role.models.items())
     return role.name, str(role.workers), devices, str(role.threads), stages or "–", models or "–", role.death
+
+
+def _lease(stage: Served) -> str:
+    return f"≤ {stage.limit}" if stage.at_least == 1 else f"{stage.at_least}–{stage.limit}" if stage.at_least < stage.limit else f"{stage.limit}"
 
 
 def _many(devices: list[list[int]]) -> str:

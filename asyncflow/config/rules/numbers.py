@@ -64,6 +64,7 @@ def numbers(config: RunConfig) -> None:
     at_most("rollout.samples_per_prompt", config.rollout.samples_per_prompt, MOST_ROWS, "the queue refuses groups with more rows")
     for name, stage in config.stages.items():
         at_least(f"stages.{name}.limit", stage.limit, 1, "a lease of nothing would be asked for, for ever")
+        at_least(f"stages.{name}.at_least", stage.at_least, 1, "a lease of nothing would be asked for, for ever")
     _temperature(config)
     _group_timeout(config)
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from asyncflow.config.errors import SettingError, as_value, closest, did_you_mean
 from asyncflow.config.root import RunConfig
-from asyncflow.config.stages import LOOP_STAGES, SOURCE_COLUMNS, default_stages
+from asyncflow.config.stages import LOOP_STAGES, SOURCE_COLUMNS, StageSettings, default_stages
 from asyncflow.flow.bytes import EXTRA_DTYPES, element_bytes
 
 NUMPY = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64")
@@ -125,6 +125,35 @@ def _circular(config: RunConfig, producer: dict[str, str], circle: list[str]) ->
         consequence="none of them would ever get a row",
         fix=[f"stages.{first}.inputs={as_value(left)}"],
         advice="or break the circle at another of them",
+    )
+
+
+def lease_sizes(config: RunConfig) -> None:
+    """What leases of `at_least` units leave over waits for later groups, and none are admitted while the trainer waits for what is left over."""
+    for name, stage in config.stages.items():
+        key = f"stages.{name}.at_least"
+        if stage.at_least > 1 and name in LOOP_STAGES:
+            rule, consequence = f"{name} has a loop of its own, which takes what it has room for", "it would be ignored"
+            raise SettingError(key, stage.at_least, rule=rule, consequence=consequence, fix=[f"{key}=1"])
+        if stage.at_least > stage.limit:
+            rule, consequence = f"it must be at most stages.{name}.limit = {stage.limit}", "no lease could hold so many"
+            raise SettingError(key, stage.at_least, rule=rule, consequence=consequence, fix=[f"stages.{name}.limit={stage.at_least}"])
+        _refuse_leftover(config, name, stage)
+
+
+def _refuse_leftover(config: RunConfig, name: str, stage: StageSettings) -> None:
+    rows = 1 if stage.unit == "group" else config.rollout.samples_per_prompt
+    batch = config.batch_size * rows
+    exact = stage.at_least == stage.limit and batch % stage.at_least == 0
+    if exact or config.staleness is None or stage.at_least <= config.staleness * batch + 1:
+        return
+    key, units = f"stages.{name}.at_least", "groups" if stage.unit == "group" else "rows"
+    raise SettingError(
+        key,
+        stage.at_least,
+        rule=f"it must be at most staleness × {batch} + 1 = {config.staleness * batch + 1} {units}, or divide {batch} and be equal to limit",
+        consequence="what a lease leaves over would wait for groups that are admitted only after it is trained: 30 s in every batch",
+        fix=[f"{key}={batch}", f"stages.{name}.limit={batch}"],
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -43,20 +43,32 @@ class Replica:
         self._held_until_s = 0.0  # nobody decodes before: prefill, a pause
         self._running: dict[str, Running] = {}
         self._finishes: list[tuple[float, str]] = []  # heap of (progress at the finish, id); aborted ones stay until they surface
-        self._queued: deque[Running] = deque()
+        self._queued: deque[Running] = deque()  # for a slot
+        self._prefills: deque[float] = deque()  # when those in slots whose prompt waited for others' begin to prefill, ascending
 
     @property
     def running(self) -> int:
-        return len(self._running)
+        """Requests in slots whose prefill has begun."""
+        return len(self._running) - self._waiting()
 
     @property
     def queued(self) -> int:
-        return len(self._queued)
+        """Requests that wait for a slot, or in one for others' prefill."""
+        return len(self._queued) + self._waiting()
+
+    def _waiting(self) -> int:
+        while self._prefills and self._prefills[0] <= self.at_s:
+            self._prefills.popleft()
+        return len(self._prefills)
 
     @property
-    def oldest_start(self) -> float:
-        """Progress at which the longest running request joined; today's when none runs."""
-        return min((request.start for request in self._running.values()), default=self.progress)
+    def prefilling_s(self) -> float:
+        """When the last prompt that waits for others' prefill begins its own; infinity when none waits."""
+        return self._prefills[-1] if self._waiting() else math.inf
+
+    def running_requests(self) -> Iterable[Running]:
+        """Those in slots, in the order in which they joined."""
+        return self._running.values()
 
     def add(self, request: Running, now_s: float) -> None:
         """Start it now if a slot is free, else when one is. Call `advance(now_s)` first."""
@@ -105,6 +117,7 @@ class Replica:
     def _fill(self, now_s: float) -> None:
         while self._queued and len(self._running) < self._costs.max_running:
             request = self._queued.popleft()
+            self._prefills.append(max(self._held_until_s, now_s))
             self.hold(now_s, request.prompt * self._costs.prefill_s)
             self._on_work("prefill", request.prompt, request.prompt * self._costs.prefill_s)
             request.start = self.progress

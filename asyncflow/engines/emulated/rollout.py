@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from asyncflow.contracts.rollout import Capacity, Chunk, PauseMode, Request, Work
+from asyncflow.contracts.rollout import Capacity, Chunk, Finish, PauseMode, Request, Work
 from asyncflow.contracts.weights import WeightsId
 from asyncflow.engines.emulated.clock import ModelClock
 from asyncflow.engines.emulated.replica import Replica, Running
@@ -29,7 +28,7 @@ STOP_TOKEN = 0
 class EmulatedRolloutEngine:
     """Request ids are those of `workers.groups.GroupBook`, "gid/row/fence/made": the length of a response belongs to its gid and row.
 
-    `next_chunk_s` says until when there is nothing to fetch; chunks come when a request finishes, one for each version that made some of its tokens.
+    `next_chunk_s` says until when there is nothing to fetch; chunks come when a request finishes, and with what old weights made when new ones come.
     """
 
     def __init__(self, emulation: Emulation, clock: ModelClock | None = None) -> None:
@@ -41,9 +40,8 @@ class EmulatedRolloutEngine:
         self._replica = Replica(costs.decode, lambda work, size, seconds: self._work.append((work, size, seconds / self._clock.scale)))
         self._work: list[tuple[Work, float, float]] = []  # not told yet
         self._tell: Callable[[Work, float, float], None] | None = None
-        self._known: set[str] = set()  # requests that have not ended
+        self._told: dict[str, int] = {}  # requests that have not ended → tokens that were in chunks
         self._chunks: list[Chunk] = []  # made, not fetched yet
-        self._versions: deque[tuple[float, int]] = deque()  # (progress at the load, version), ascending: who made the tokens from there on
         self.loaded: WeightsId | None = None
 
     def start(self) -> None:
@@ -54,12 +52,12 @@ class EmulatedRolloutEngine:
             self._check(request)
         self._catch_up()
         for request in requests:
-            self._known.add(request.id)
+            self._told[request.id] = 0
             self._replica.add(Running(request.id, self._tokens_of(request), len(request.token_ids)), self._clock.now_s())
 
     def _check(self, request: Request) -> None:
-        if request.id in self._known or not request.token_ids or request.budget_left < 1:
-            problem = "is known already" if request.id in self._known else f"has {len(request.token_ids)} tokens and budget {request.budget_left}"
+        if request.id in self._told or not request.token_ids or request.budget_left < 1:
+            problem = "is known already" if request.id in self._told else f"has {len(request.token_ids)} tokens and budget {request.budget_left}"
             raise ValueError(f"request {request.id!r} {problem}: ids are unique, prompts and budgets at least 1; nothing was queued")
         if self.loaded is None or request.min_version > self.loaded.version:
             raise ValueError(f"request {request.id!r} needs weights of version {request.min_version}, loaded is {self.loaded}; nothing was queued")
@@ -70,11 +68,11 @@ class EmulatedRolloutEngine:
         return max(1, min(self._lengths.length_of(gid, row), self._cap) - made)
 
     def next_chunk_s(self) -> float:
-        """Seconds (real) until `chunks` has something; infinity when nothing runs."""
+        """Seconds (real) until `chunks` has something or the last prompt is prefilled; infinity when nothing runs."""
         if self._chunks:
             return 0.0
-        finish_s = self._replica.next_finish_s()
-        return math.inf if finish_s == math.inf else self._clock.until_s(finish_s)
+        next_s = min(self._replica.next_finish_s(), self._replica.prefilling_s)
+        return math.inf if next_s == math.inf else self._clock.until_s(next_s)
 
     def chunks(self, wait_s: float = 0.0) -> list[Chunk]:
         """What finished up to now, after a wait of at most `wait_s` for the first."""
@@ -94,28 +92,30 @@ class EmulatedRolloutEngine:
 
     def _catch_up(self) -> None:
         for request in self._replica.advance(self._clock.now_s()):
-            self._known.discard(request.id)
-            self._chunks += self._made(request)
+            self._chunks.append(self._chunk(request.id, request.tokens - self._told.pop(request.id), finish="stop"))
 
-    def _made(self, request: Running) -> list[Chunk]:
-        """A finished request's tokens, cut where weights were loaded. Every token has the same made-up id but the last, which ends the response."""
-        token = 1 + zlib.crc32(request.id.encode()) % (TOKENS - 1)
-        bounds = [*[request.made(progress) for progress, _ in self._versions][1:], request.tokens]
-        chunks, begin = [], 0
-        for (_, version), end in zip(self._versions, bounds, strict=True):
-            if (count := end - begin) > 0:
-                chunks.append(Chunk(request.id, [token] * count, [-1.0] * count, version))
-            begin = end
-        last = chunks.pop()
-        return [*chunks, Chunk(last.id, [*last.token_ids[:-1], STOP_TOKEN], last.logprobs, last.version, finish="stop")]
+    def _tell_running(self) -> None:
+        """What every running request has by now was made by the weights that are loaded."""
+        for request in self._replica.running_requests():
+            made = min(request.made(self._replica.progress), request.tokens - 1)  # the last one ends it
+            if (count := made - self._told[request.id]) > 0:
+                self._told[request.id] = made
+                self._chunks.append(self._chunk(request.id, count))
+
+    def _chunk(self, id_: str, count: int, finish: Finish | None = None) -> Chunk:
+        """Every token of a response has the same made-up id but the last, which ends it."""
+        assert self.loaded is not None, "requests need weights"
+        ids = [1 + zlib.crc32(id_.encode()) % (TOKENS - 1)] * count
+        if finish == "stop":
+            ids[-1] = STOP_TOKEN
+        return Chunk(id_, ids, [-1.0] * count, self.loaded.version, finish)
 
     def abort(self, ids: Sequence[str]) -> None:
         self._catch_up()
         for id_ in ids:
             if self._replica.remove(id_) is not None:
-                self._known.discard(id_)
-                assert self.loaded is not None, "requests need weights"
-                self._chunks.append(Chunk(id_, [], [], self.loaded.version, finish="aborted"))
+                del self._told[id_]
+                self._chunks.append(self._chunk(id_, 0, finish="aborted"))
 
     def pause(self, mode: PauseMode = "keep") -> None:
         """Requests stay and go on afterwards; the other modes are not emulated."""
@@ -127,10 +127,8 @@ class EmulatedRolloutEngine:
         """Blocks for the modelled pause, and nobody decodes meanwhile. The bytes were verified by the receiver; there is nowhere to copy them to."""
         self._catch_up()
         if self.loaded is not None:
+            self._tell_running()
             self._clock.sleep_until(self._replica.hold(self._clock.now_s(), self._pause_s))
-        self._versions.append((self._replica.progress, weights.version))
-        while len(self._versions) > 1 and self._versions[1][0] <= self._replica.oldest_start:
-            self._versions.popleft()  # nobody who runs has tokens of it
         self.loaded = weights
 
     def resume(self) -> None:

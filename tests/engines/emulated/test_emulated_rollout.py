@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from asyncflow.contracts.rollout import Chunk
+from asyncflow.contracts.rollout import Capacity, Chunk
 from asyncflow.engines.emulated.rollout import STOP_TOKEN, EmulatedRolloutEngine
 from tests.engines.emulated.emulation import SCALE, FakeTime, emulation, request, weights
 
@@ -45,8 +45,10 @@ def test_tokens_carry_the_version_that_was_loaded_when_they_were_made() -> None:
     time.now_s += (4 * 0.25 + 3 * 1.5) / SCALE  # three tokens
     engine.load_weights(weights(1), [])
     engine.load_weights(weights(2), [])  # nothing is made between the two
+    told = engine.chunks()
+    assert [(chunk.version, len(chunk.token_ids)) for chunk in told] == [(0, 3)], "before the first token of the new weights"
     engine.generate([request(0, 1, min_version=2)])
-    first, second, last = sorted(finish_all(engine), key=lambda chunk: (chunk.id, chunk.version))
+    first, second, last = sorted(told + finish_all(engine), key=lambda chunk: (chunk.id, chunk.version))
     assert [(chunk.version, len(chunk.token_ids), chunk.finish) for chunk in (first, second)] == [(0, 3, None), (2, 7, "stop")]
     assert (last.version, len(last.token_ids)) == (2, 10)
 
@@ -66,11 +68,24 @@ def test_a_load_holds_the_replica_for_its_pause_but_not_the_first_one() -> None:
 def test_more_requests_than_slots_wait_their_turn_and_each_ends_once() -> None:
     engine = started(FakeTime())
     engine.generate([request(gid, row) for gid in range(5) for row in range(2)])
-    assert engine.capacity().free_slots == 0
-    assert engine.capacity().queued == 6
+    assert engine.capacity() == Capacity(slots=4, free_slots=0, running=1, queued=9), "one prefills, and the other three in slots wait for it"
     chunks = finish_all(engine)
     assert sorted(chunk.id for chunk in chunks) == sorted(request(gid, row).id for gid in range(5) for row in range(2))
     assert all(chunk.finish == "stop" for chunk in chunks)
+
+
+def test_requests_queue_until_their_prefill_begins_and_the_engine_says_when_none_does_any_more() -> None:
+    time = FakeTime()
+    engine = started(time)
+    begin_s = time.now_s
+    engine.generate([request(0, row) for row in range(3)])
+    seen = []
+    while engine.capacity().queued:
+        seen.append((engine.capacity().free_slots, engine.capacity().queued))
+        assert engine.chunks(wait_s=1e9) == []
+    assert seen == [(1, 2)], "one wake-up for all of them"
+    assert engine.capacity() == Capacity(slots=4, free_slots=1, running=3, queued=0)
+    assert (time.now_s - begin_s) * SCALE == pytest.approx(2 * 1.0)
 
 
 def test_aborted_requests_end_as_aborted_and_unknown_ones_are_ignored() -> None:

@@ -146,6 +146,9 @@ class Rollout(Actor):
             self.load(world.settings.load_chance)
         if self.waiting is None and len(self.attempts) < 3:
             self.park(m.Pull(topic="policy", loaded=self.loaded, limit=world.rng.randint(1, 3 - len(self.attempts)), wait_s=500.0, **self.who))
+        for attempt in list(self.attempts.values()):
+            if not attempt.count() and world.rng.random() < 0.2:
+                self._tell(attempt)
         for gid in list(self.attempts):
             if gid in self.attempts and world.rng.random() < 0.8:
                 self._generate(self.attempts[gid])
@@ -171,11 +174,15 @@ class Rollout(Actor):
         attempt.left[row] -= tokens
         if attempt.left[row]:
             if self.world.rng.random() < 0.5:
-                item = m.ProgressItem(attempt.lease.gid, attempt.lease.fence, attempt.count(), attempt.oldest())
-                self._closed(self.ask(m.Progress(topic="policy", items=[item], **self.who)))
+                self._tell(attempt)
             return
         del attempt.left[row]
         self._put(attempt, row)
+
+    def _tell(self, attempt: Attempt) -> None:
+        oldest = attempt.oldest() if attempt.count() else self.loaded
+        item = m.ProgressItem(attempt.lease.gid, attempt.lease.fence, attempt.count(), oldest)
+        self._closed(self.ask(m.Progress(topic="policy", items=[item], **self.who)))
 
     def _put(self, attempt: Attempt, row: int) -> None:
         gid, versions = attempt.lease.gid, attempt.tokens[row]

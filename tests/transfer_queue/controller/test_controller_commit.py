@@ -215,6 +215,26 @@ def test_drop_counts_a_handed_out_group_as_started_with_the_weights_of_its_holde
     assert desk.ledger() == {"trained": 2, "dropped:stale": 1}
 
 
+def test_drop_counts_a_group_from_the_weights_that_make_its_first_token() -> None:
+    """Permits come back at a commit, before its weights arrive: what is handed out in between may have no token when they do."""
+    desk, rollout, trainer = started(plain(batch=1, staleness=2, policy="drop"))
+    early, begun = desk.pull(rollout, 2)
+    train_step(desk, rollout, trainer, 0)
+    desk.progress(rollout, early, 0, 1)
+    desk.progress(rollout, begun, 1, 0)
+    ahead = m.Progress(topic="t", items=[m.ProgressItem(early.gid, early.fence, 0, 2)], **rollout.fields)
+    assert "oldest_version=2" in desk.refuse(rollout.connection, ahead)
+    train_step(desk, rollout, trainer, 1)
+    train_step(desk, rollout, trainer, 2)
+    assert desk.states() == {early.gid: "admitted"}
+    assert desk.ledger() == {"admitted": 1, "trained": 3, "dropped:stale": 1}
+    for known in (1, 0, None):
+        desk.progress(rollout, early, 0, known)
+    assert desk.topic.groups[early.gid].started_version() == 1
+    train_step(desk, rollout, trainer, 3)
+    assert desk.ledger() == {"trained": 4, "dropped:stale": 2}
+
+
 def test_drop_keeps_what_waits_for_a_producer_since_it_will_start_from_new_weights() -> None:
     desk, rollout, trainer = started(plain(batch=1, staleness=1, policy="drop"))
     lost = desk.join("rollout-1")

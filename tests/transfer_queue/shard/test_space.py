@@ -57,14 +57,15 @@ def test_every_byte_is_free_once_or_taken_once_and_warm_where_it_was_touched(his
                 model.warm[cell] = True
             taken.append((begin, nbytes))
         elif step == "give" and taken:
-            begin, nbytes = taken.pop(choice % len(taken))
-            space.give(begin, nbytes)
-            for cell in model.cells(begin, nbytes):
-                model.free[cell] = True
+            given = [taken.pop(choice % len(taken)) for _ in range(min(1 + choice % 3, len(taken)))]
+            space.give(given)
+            for begin, nbytes in given:
+                for cell in model.cells(begin, nbytes):
+                    model.free[cell] = True
         elif step == "split" and taken:  # a part of what was taken comes back
             begin, nbytes = taken.pop(choice % len(taken))
             part = choice % nbytes // 64 * 64
-            space.give(begin, part)
+            space.give([(begin, part)])
             for cell in model.cells(begin, part):
                 model.free[cell] = True
             taken.append((begin + part, nbytes - part))
@@ -77,7 +78,7 @@ def test_every_byte_is_free_once_or_taken_once_and_warm_where_it_was_touched(his
                     model.warm[cell] = False
         agree(space, model)
     for begin, nbytes in taken:
-        space.give(begin, nbytes)
+        space.give([(begin, nbytes)])
     list(space.cool(0, ROOM))
     assert (list(space.warm), list(space.cold)) == ([], [(0, ROOM)]), "neighbours are one range again"
 
@@ -95,13 +96,13 @@ def test_the_smallest_warm_range_that_serves_is_taken_and_the_lowest_of_equals()
     space = Space(ROOM, PAGE)
     begins = [space.take(size) for size in (640, 64, 320, 64, 320, 64)]
     for turn, size in ((0, 640), (2, 320), (4, 320)):
-        space.give(begins[turn], size)
+        space.give([(begins[turn], size)])
     assert [space.take(300), space.take(300), space.take(300)] == [begins[2], begins[4], begins[0]]
 
 
 def test_what_is_kept_is_the_low_end_and_no_more_is_cooled_at_a_time_than_asked_for():
     space = Space(ROOM, PAGE)
-    space.give(space.take(20 * PAGE), 20 * PAGE)
+    space.give([(space.take(20 * PAGE), 20 * PAGE)])
     assert list(space.cool(5 * PAGE, 4 * PAGE)) == [(16 * PAGE, 4 * PAGE)]
     assert list(space.cool(5 * PAGE, ROOM)) == [(5 * PAGE, 11 * PAGE)]
     assert list(space.cool(5 * PAGE, ROOM)) == []
@@ -109,7 +110,7 @@ def test_what_is_kept_is_the_low_end_and_no_more_is_cooled_at_a_time_than_asked_
 
 def test_a_write_that_no_warm_range_holds_begins_in_the_warm_end_before_the_cold():
     space = Space(ROOM, PAGE)
-    space.give(space.take(3 * PAGE), 3 * PAGE)
+    space.give([(space.take(3 * PAGE), 3 * PAGE)])
     assert space.take(5 * PAGE) == 0
     assert space.warm.nbytes == 0
 
@@ -121,13 +122,13 @@ def test_the_cost_of_an_operation_does_not_grow_with_what_is_stored():
         space = Space(ranges * 4096 * 4, 4096)
         begins = [space.take(128) for _ in range(2 * ranges)]
         for begin in begins[::2]:
-            space.give(begin, 128)  # `ranges` holes
+            space.give([(begin, 128)])  # `ranges` holes
         best = float("inf")
         for _ in range(5):
             started = time.perf_counter()
             for _ in range(100):
                 begin = space.take(64)
-                space.give(begin, 64)
+                space.give([(begin, 64)])
             best = min(best, time.perf_counter() - started)
         return best / 100
 
