@@ -164,6 +164,7 @@ def test_versions_coalesce_to_the_newest_and_the_label_is_what_arrived() -> None
         receiver = Receiver("r", publisher.endpoint, on_ready=ready.append)
         receiver.want(policy(2))
         eventually(lambda: has(receiver, newest))
+        eventually(lambda: bool(ready))  # it is told after the version can be had
         assert ready == [newest]
         with pytest.raises(NotInCache, match="newest"), receiver.get_weights(policy(2)):
             pass
