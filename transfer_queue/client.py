@@ -8,13 +8,15 @@ A client belongs to one thread; `attach` makes another connection of the same me
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
+import numpy as np
 
 from transfer_queue import messages as m
 from transfer_queue.pending import Pending
+from transfer_queue.putting import put_groups
 from transfer_queue.transfer import Transfer
 
 __all__ = ["Pending", "QueueClient"]
@@ -22,6 +24,31 @@ __all__ = ["Pending", "QueueClient"]
 
 class QueueClient(Transfer):
     """`connect` joins a run (see Connection); `write`, `read`, `discard` move bytes (see Transfer)."""
+
+    # ------------------------------------------------------------ producers without prompts
+
+    def put(
+        self,
+        topic: str,
+        columns: Mapping[str, Any],
+        *,
+        gids: Sequence[int] | None = None,
+        rows_per_group: int = 1,
+        version: int | None = None,
+        tokens: Sequence[int] | None = None,
+        wait_s: float = 30.0,
+        token: int | None = None,
+    ) -> m.OkStored:
+        """Put whole groups in one request; `reply.groups` are their gids, in order. Waits up to `wait_s` for room in the window.
+
+        columns: one row each, those of a group adjacent, `rows_per_group` of them; of shared columns one a group.
+        gids: unlike any that was put before; None: the controller counts on.
+        version: committed version of the weights that made the rows; None: the newest. tokens: of each row, for the record.
+        token: a repeat with the same one (after QueueTimeout) stores nothing again and gets the same reply.
+        A reply without groups: there was no room, or the topic is over (`done`); nothing was stored.
+        """
+        numbers = (gids, rows_per_group, version, tokens)
+        return put_groups(self, self.topic(topic), columns, *numbers, wait_s, secrets.randbits(62) if token is None else token)
 
     # ------------------------------------------------------------ source
 
@@ -33,8 +60,9 @@ class QueueClient(Transfer):
         A reply with a smaller `cursor`: there was no room, or the topic is over; nothing was stored, and the same put may be repeated.
         """
 
-        def build(slices: list[dict[str, m.Slice]]) -> m.PutPrompts:
-            prompts = [m.PromptPut(gid=gid, columns=found, rows=rows) for gid, found in zip(gids, slices, strict=True)]
+        def build(places: dict[str, np.ndarray]) -> m.PutPrompts:
+            slices = {name: [m.Slice(*place) for place in table.tolist()] for name, table in places.items()}
+            prompts = [m.PromptPut(gid=gid, columns={name: found[at] for name, found in slices.items()}, rows=rows) for at, gid in enumerate(gids)]
             return m.PutPrompts(topic=topic, member="", incarnation=0, prompts=prompts, cursor=cursor, wait_s=wait_s)
 
         reply: m.OkPrompts = self.publish(gids, columns, self.topic(topic), build, wait_s + self.timeout_s, lambda reply: reply.cursor >= cursor)
@@ -60,9 +88,8 @@ class QueueClient(Transfer):
     ) -> m.OkPut:
         """Publish rows and close groups (gid → row count). `columns` are aligned with `rows`; without them, rows name slices of `write`."""
 
-        def build(slices: list[dict[str, m.Slice]]) -> m.PutRows:
-            filled = [msgspec.structs.replace(row, columns={**row.columns, **found}) for row, found in zip(rows, slices, strict=True)]
-            return m.PutRows(topic=topic, member="", incarnation=0, rows=filled, close=close or {})
+        def build(places: dict[str, np.ndarray]) -> m.PutRows:
+            return m.PutRows(topic=topic, member="", incarnation=0, rows=m.PutBatch.of(rows, _packed(places)), close=close or {})
 
         reply: m.OkPut = self.publish([row.gid for row in rows], columns or {}, self.topic(topic), build, self.timeout_s)
         return reply
@@ -92,13 +119,21 @@ class QueueClient(Transfer):
     ) -> m.OkWritten:
         """Write the outputs of a lease, columns aligned with `keys` (gid, row), and acknowledge it."""
 
-        def build(slices: list[dict[str, m.Slice]]) -> m.WriteBack:
-            aligned = {name: [found[name] for found in slices] for name in columns}
+        def build(places: dict[str, np.ndarray]) -> m.WriteBack:
             return m.WriteBack(
-                topic=topic, consumer=consumer, member="", incarnation=0, lease=lease, columns=aligned, keys=list(keys), weights=weights
+                topic=topic,
+                consumer=consumer,
+                member="",
+                incarnation=0,
+                lease=lease,
+                gids=m.packed(gids),
+                rows=m.packed([row for _, row in keys]),
+                columns=_packed(places),
+                weights=weights,
             )
 
-        reply: m.OkWritten = self.publish([gid for gid, _ in keys], columns, self.topic(topic), build, self.timeout_s)
+        gids = [gid for gid, _ in keys]
+        reply: m.OkWritten = self.publish(gids, columns, self.topic(topic), build, self.timeout_s)
         return reply
 
     def release(self, topic: str, consumer: str, lease: int) -> Pending[m.OkEmpty]:
@@ -165,3 +200,7 @@ class QueueClient(Transfer):
     def status(self, waits: bool = False) -> Pending[m.OkStatus]:
         """`waits`: with a report of who waits for what since when."""
         return self.submit(m.Status(waits=waits))
+
+
+def _packed(places: dict[str, np.ndarray]) -> dict[str, bytes]:
+    return {name: m.packed(table) for name, table in places.items()}

@@ -7,7 +7,6 @@ column: neighbours that do are fetched once and spread by that copy.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import attrgetter
 
 import numpy as np
 
@@ -18,22 +17,20 @@ from transfer_queue.memory.runs import check_runs, copy_runs, merged
 from transfer_queue.schema import column_of
 from transfer_queue.shard.messages import Ranges
 
-_NOWHERE = m.Slice(-1, 0, 0, 0)  # a row that lacks the column
-
 
 class Gather:
-    """R rows of the column `name`, U of them unlike their predecessor; a slice is None where the row lacks it (ValueError unless it is optional)."""
+    """R rows of the column `name`, U of them unlike their predecessor; `slices`: their places, [R, 4], NOWHERE where a row lacks it, or one by one,
+    then None (ValueError unless it is optional)."""
 
-    def __init__(self, name: str, gids: Sequence[int], slices: Sequence[m.Slice | None], spec: m.TopicSpec) -> None:
+    def __init__(self, name: str, gids: Sequence[int] | np.ndarray, slices: np.ndarray | Sequence[m.Slice | None], spec: m.TopicSpec) -> None:
         self.name, self.column = name, column_of(spec, name)
         self.dtype = storage(self.column.dtype)
-        placed = [_NOWHERE if found is None else found for found in slices] if None in slices else slices
-        table = [np.fromiter(map(attrgetter(field), placed), np.int64, len(placed)) for field in ("shard", "block", "start", "stop")]
-        self._gids, self._shards, self._blocks = np.asarray(gids, dtype=np.int64), table[0], table[1]  # each [R]
-        first = np.ones(len(placed), dtype=bool)
-        first[1:] = np.any([values[1:] != values[:-1] for values in table], axis=0)
+        table = slices if isinstance(slices, np.ndarray) else m.places(m.packed_places(slices))
+        self._gids, self._shards, self._blocks = np.asarray(gids, dtype=np.int64), table[:, 0], table[:, 1]  # each [R]
+        first = np.ones(len(table), dtype=bool)
+        first[1:] = (table[1:] != table[:-1]).any(axis=1)
         self._spread = None if first.all() else np.cumsum(first) - 1  # [R] row → which of the U
-        self._shard, self._block, self._start, self._stop = (values[first] for values in table)  # each [U]; bytes in the extent of the block
+        self._shard, self._block, self._start, self._stop = table[first].T.copy()  # each [U]; bytes in the extent of the block
         self._lengths = self._stop - self._start
         self._sources: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # shard → its bytes, and where in them its rows begin
         self._check()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import repeat
 
 import numpy as np
 
@@ -22,7 +21,7 @@ class Layout:
     order: np.ndarray | None  # [R]: sorted position → the caller's row; None where the caller's rows are grouped already
 
     @staticmethod
-    def of(gids: Sequence[int]) -> Layout:
+    def of(gids: Sequence[int] | np.ndarray) -> Layout:
         values = np.asarray(gids, dtype=np.int64)
         changes = np.flatnonzero(np.diff(values)) + 1
         if len(changes) + 1 == len(np.unique(values)):
@@ -53,15 +52,19 @@ class Extent:
     def blocks(self, first: int) -> list[int]:
         return list(range(first, first + self.layout.groups))
 
-    def slices(self, shard: int, first: int) -> dict[str, list[Slice]]:
-        """By column, in the caller's order; `first` is the block of group 0."""
+    def places(self, shard: int, first: int) -> dict[str, np.ndarray]:
+        """By column, (shard, block, start, stop) a row, [R, 4] int64 in the caller's order; `first` is the block of group 0."""
         block = first + np.repeat(np.arange(self.layout.groups), np.diff(self.layout.bounds))
         back = slice(None) if self.layout.order is None else np.argsort(self.layout.order)
         found = {}
         for (name, starts), base in zip(self._sorted.items(), self.bases, strict=True):
-            places = [values[back].tolist() for values in (block, base + starts[:-1], base + starts[1:])]
-            found[name] = list(map(Slice, repeat(shard), *places))
+            found[name] = table = np.empty((len(block), 4), dtype=np.int64)
+            table[:, 0], table[:, 1], table[:, 2], table[:, 3] = shard, block[back], (base + starts[:-1])[back], (base + starts[1:])[back]
         return found
+
+    def slices(self, shard: int, first: int) -> dict[str, list[Slice]]:
+        """The same one by one."""
+        return {name: [Slice(*place) for place in table.tolist()] for name, table in self.places(shard, first).items()}
 
     def pieces(self) -> list[tuple[int, np.ndarray]]:
         """(begin, bytes) of each column: the caller's own memory, but a copy where rows are to be sorted."""

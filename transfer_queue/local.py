@@ -7,14 +7,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import Any, overload
 
 from transfer_queue.client import QueueClient
 from transfer_queue.controller import server as controller
 from transfer_queue.controller.core import Core, CoreConfig
+from transfer_queue.controller.moves import Moves
 from transfer_queue.errors import QueueTimeout
 from transfer_queue.messages import Event, StatusRecord, TopicSpec
 from transfer_queue.security import Security
@@ -24,11 +25,33 @@ from transfer_queue.shard.store import KEEP_BYTES
 END_S = 10.0  # deadline of start and end
 
 
-class Events(list[Event]):
+class Events(Sequence[Event]):
     """Every event of the run, in order: the observer of a LocalQueue."""
 
+    def __init__(self) -> None:
+        self._parts: list[Event | tuple[Moves, float]] = []  # groups that moved together are told apart only when somebody looks
+
     def on_event(self, event: Event) -> None:
-        self.append(event)
+        self._parts.append(event)
+
+    def on_moves(self, moves: Moves, t_s: float) -> None:
+        self._parts.append((moves, t_s))
+
+    def __iter__(self) -> Iterator[Event]:
+        for part in self._parts:
+            yield from part[0].events(part[1]) if isinstance(part, tuple) else (part,)
+
+    def __len__(self) -> int:
+        return sum(len(part[0].gids) if isinstance(part, tuple) else 1 for part in self._parts)
+
+    @overload
+    def __getitem__(self, at: int) -> Event: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> list[Event]: ...
+
+    def __getitem__(self, at: int | slice) -> Event | list[Event]:
+        return list(self)[at]
 
 
 class LocalQueue:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from transfer_queue import messages as m
 from transfer_queue.codec import Packed, pack, storage
 
@@ -24,7 +26,7 @@ def column_of(spec: m.TopicSpec, name: str) -> m.Column:
     raise ValueError(f"column {name!r} is not in topic {spec.name!r}, which has {[column.name for column in spec.columns]}: declare it there")
 
 
-def pack_columns(gids: Sequence[int], columns: Mapping[str, Any], spec: m.TopicSpec | None) -> dict[str, Packed]:
+def pack_columns(gids: Sequence[int] | np.ndarray, columns: Mapping[str, Any], spec: m.TopicSpec | None) -> dict[str, Packed]:
     """Columns as `pack` takes them, rows aligned with `gids`, packed and checked; without `spec` only the number of rows is.
 
     Raises ValueError or TypeError naming the column, what it is and what it has to be.

@@ -7,6 +7,8 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from transfer_queue import messages as m
 from transfer_queue.codec import Column
 from transfer_queue.connection import Connection
@@ -21,7 +23,7 @@ from transfer_queue.security import Security
 from transfer_queue.shard import messages as sm
 from transfer_queue.storing import store
 
-Build = Callable[[list[dict[str, m.Slice]]], m.Request]  # slices by column name, one dict a row → the request that publishes them
+Build = Callable[[dict[str, np.ndarray]], m.Request]  # places by column name → the request that publishes them
 Kept = Callable[[Any], bool]  # the reply → whether the controller looked at the slices at all
 
 
@@ -52,24 +54,33 @@ class Transfer(Connection):
         caller may change his arrays. Nobody sees anything before the slices are published; what is never published goes with this incarnation, or
         by `discard`. Raises ValueError or TypeError (columns), QueueError (capacity), QueueTimeout, QueueGone (shard).
         """
+        found = self.write_places(gids, columns, spec)
+        return {name: [m.Slice(*place) for place in table.tolist()] for name, table in found.items()}
+
+    def write_places(self, gids: Sequence[int] | np.ndarray, columns: Mapping[str, Any], spec: m.TopicSpec | None = None) -> dict[str, np.ndarray]:
+        """`write`, whose slices come as places: [R, 4] int64 a column."""
         packed = pack_columns(gids, columns, spec)
         if not packed or not len(gids):
-            return {name: [] for name in packed}
+            return {name: np.zeros((0, 4), dtype=np.int64) for name in packed}
         extent = Extent(Layout.of(gids), packed)
         index, first = self._store_where_room_is(extent)
-        return extent.slices(index, first)
+        return extent.places(index, first)
 
     def publish(
         self, gids: Sequence[int], columns: Mapping[str, Any], spec: m.TopicSpec, build: Build, timeout_s: float, kept: Kept = lambda reply: True
     ) -> Any:
-        """Write, then one control request with the slices. The controller frees what it refuses; what it did not look at is freed here."""
-        slices = self.write(gids, columns, spec)
-        reply = self.call(build([{name: found[row] for name, found in slices.items()} for row in range(len(gids))]), timeout_s)
+        """Write, then one control request with the places. The controller frees what it refuses; what it did not look at is freed here."""
+        places = self.write_places(gids, columns, spec)
+        reply = self.call(build(places), timeout_s)
         if not kept(reply):
-            self.discard(itertools.chain.from_iterable(slices.values()))
+            self.discard_places(places.values())
         return reply
 
-    def read(self, rows: Sequence[m.RowRef], names: Sequence[str], spec: m.TopicSpec, writable: bool = False) -> dict[str, Column]:
+    def discard_places(self, tables: Iterable[np.ndarray]) -> None:
+        """`discard` of what `write_places` returned."""
+        self.discard(m.Slice(*place) for table in tables for place in table.tolist())
+
+    def read(self, rows: m.Rows | Sequence[m.RowRef], names: Sequence[str], spec: m.TopicSpec, writable: bool = False) -> dict[str, Column]:
         """Columns `names` of `rows`, in their order; `RowRef.columns` follows `names`. What a column comes back as: `transfer_queue.codec.unpack`.
 
         Arrays may be read-only views of the shard's own memory, which keeps the bytes for as long as an array or tensor over them lives, also when
@@ -77,11 +88,15 @@ class Transfer(Connection):
         its own. Where a row lacks an optional column: scalar → a masked array, per_token → an empty run, blob → b"".
         Raises Gone(gids) when bytes were freed meanwhile, QueueTimeout, QueueGone (shard).
         """
-        return self._read([row.gid for row in rows], {name: [row.columns[turn] for row in rows] for turn, name in enumerate(names)}, spec, writable)
+        if not isinstance(rows, m.Rows):
+            rows = m.Rows.of(rows)
+        columns = rows.columns if len(rows) else (b"",) * len(names)
+        return self._read(m.unpacked(rows.gids), {name: m.places(buffer) for name, buffer in zip(names, columns, strict=True)}, spec, writable)
 
     def read_shared(self, leases: Sequence[m.GroupLease], names: Sequence[str], spec: m.TopicSpec, writable: bool = False) -> dict[str, Column]:
         """Shared columns of leased groups, one row a group; else as `read`."""
-        return self._read([lease.gid for lease in leases], {name: [lease.columns.get(name) for lease in leases] for name in names}, spec, writable)
+        columns = {name: m.places(m.packed_places(lease.columns.get(name) for lease in leases)) for name in names}
+        return self._read(np.array([lease.gid for lease in leases], dtype=np.int64), columns, spec, writable)
 
     def discard(self, slices: Iterable[m.Slice]) -> None:
         """Free blocks that were written and will not be published."""
@@ -136,7 +151,7 @@ class Transfer(Connection):
             index = self._next_shard()
         return index, store(self._peer(index), extent, self.timeout_s)
 
-    def _read(self, gids: list[int], columns: dict[str, list[m.Slice | None]], spec: m.TopicSpec, writable: bool) -> dict[str, Column]:
-        gathers = [Gather(name, gids, slices, spec) for name, slices in columns.items()]
+    def _read(self, gids: np.ndarray, columns: dict[str, np.ndarray], spec: m.TopicSpec, writable: bool) -> dict[str, Column]:
+        gathers = [Gather(name, gids, table, spec) for name, table in columns.items()]
         fetch(gathers, self._peer, self._buffers, self.timeout_s)
         return {gather.name: gather.result(self._buffers, writable) for gather in gathers}

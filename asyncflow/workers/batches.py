@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator
+
+import numpy as np
 
 from asyncflow.contracts.batch import StageBatch
 from asyncflow.contracts.stage import Stage
 from asyncflow.workers.context import REPLY_S, WorkerContext
 from asyncflow.workers.stage import IDLE_S, stage_batch
-from transfer_queue.messages import OkTaken, RowRef
+from transfer_queue.messages import OkTaken, Rows, unpacked
 
 
 class BatchStream:
@@ -37,15 +40,16 @@ class BatchStream:
                 return
 
     def _whole(self, step: int) -> Iterator[StageBatch]:
-        rows: list[RowRef] = []
+        rows: list[Rows] = []
         while (taken := self._take(step, limit=self._context.config.batch_size)) is not None:
-            rows += taken.rows
+            rows.append(taken.rows)
             if self.complete:
                 break
         if not self.complete:
             return
-        rows.sort(key=lambda ref: (ref.gid, ref.row))
-        for chunk in by_groups(rows, self._micro_groups):
+        batch = Rows().joined(rows)
+        canonical = batch.picked(np.lexsort((unpacked(batch.rows), unpacked(batch.gids))))
+        for chunk in by_groups(canonical, self._micro_groups):
             yield self._read(chunk)
 
     def _take(self, step: int, limit: int) -> OkTaken | None:
@@ -59,7 +63,7 @@ class BatchStream:
             taken = pending.result(REPLY_S)
             if taken.lease >= 0:
                 self.leases.append(taken.lease)
-                self.groups += len({ref.gid for ref in taken.rows})
+                self.groups += taken.rows.groups()
                 self.complete = self.groups == taken.batch
                 return taken
             if taken.done:
@@ -67,7 +71,7 @@ class BatchStream:
                 return None
         return None
 
-    def _read(self, rows: list[RowRef]) -> StageBatch:
+    def _read(self, rows: Rows) -> StageBatch:
         start_s = time.perf_counter()
         with self._context.clock.during("busy", "read"):
             batch = stage_batch(rows, self._context.client.read(rows, self._stage.inputs, self._context.topic))
@@ -75,16 +79,10 @@ class BatchStream:
         return batch
 
 
-def by_groups(rows: list[RowRef], groups: int) -> Iterator[list[RowRef]]:
+def by_groups(rows: Rows, groups: int) -> Iterator[Rows]:
     """Cut rows (those of a group adjacent) into chunks of `groups` whole groups; the last may hold fewer."""
-    chunk: list[RowRef] = []
-    seen = 0
-    for index, ref in enumerate(rows):
-        if index == 0 or ref.gid != rows[index - 1].gid:
-            if seen == groups:
-                yield chunk
-                chunk, seen = [], 0
-            seen += 1
-        chunk.append(ref)
-    if chunk:
-        yield chunk
+    gids = unpacked(rows.gids)
+    begins = np.flatnonzero(np.diff(gids, prepend=gids[:1] - 1))  # of each group; empty for no rows
+    cuts = [*begins[::groups].tolist(), len(gids)]
+    for start, stop in itertools.pairwise(cuts):
+        yield rows[start:stop]

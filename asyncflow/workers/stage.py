@@ -16,7 +16,7 @@ from asyncflow.workers.result_writer import Result, ResultWriter
 from transfer_queue.client import Pending
 from transfer_queue.columns import Jagged
 from transfer_queue.errors import Gone
-from transfer_queue.messages import OkTaken, RowRef
+from transfer_queue.messages import OkTaken, Rows, unpacked
 
 IDLE_S = 30.0  # longest single wait; every wake-up before it is an event
 
@@ -111,24 +111,24 @@ class StageLoop:
             self._release(taken)
             return
         weights = to_model_version(self.follower.loaded) if self.follower is not None and self.follower.loaded is not None else None
-        keys = [(ref.gid, ref.row) for ref in taken.rows]
+        keys = taken.rows.keys()
         computed_s = time.perf_counter()
         self._writer.put(Result(stage.name, taken.lease, keys, outputs, weights))
         self._context.costs.add(stage.name, batch.tokens, computed_s - read_s)
         self._context.costs.add(f"{stage.name}.io", batch.tokens, time.perf_counter() - computed_s + read_s - start_s)
 
 
-def units(rows: list[RowRef], stage: Stage) -> int:
+def units(rows: Rows, stage: Stage) -> int:
     """How many of the units that `Stage.limit` counts."""
-    return len({ref.gid for ref in rows}) if stage.unit == "group" else len(rows)
+    return rows.groups() if stage.unit == "group" else len(rows)
 
 
-def stage_batch(rows: list[RowRef], columns: dict[str, np.ndarray | Jagged | list[bytes]]) -> StageBatch:
+def stage_batch(rows: Rows, columns: dict[str, np.ndarray | Jagged | list[bytes]]) -> StageBatch:
     return StageBatch(
-        gids=np.array([ref.gid for ref in rows], dtype=np.int64),
-        rows=np.array([ref.row for ref in rows], dtype=np.int32),
-        oldest_versions=np.array([ref.oldest_version for ref in rows], dtype=np.int64),
-        newest_versions=np.array([ref.newest_version for ref in rows], dtype=np.int64),
+        gids=unpacked(rows.gids).astype(np.int64),
+        rows=unpacked(rows.rows).astype(np.int32),
+        oldest_versions=unpacked(rows.oldest).astype(np.int64),
+        newest_versions=unpacked(rows.newest).astype(np.int64),
         columns=columns,
     )
 

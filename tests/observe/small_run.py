@@ -25,6 +25,7 @@ from transfer_queue.messages import (
     PromptPut,
     Published,
     Pull,
+    PutBatch,
     PutPrompts,
     PutRows,
     Register,
@@ -142,4 +143,4 @@ def roll(run: SmallRun, version: int, dice: random.Random) -> None:
             run.ask(DropGroups(topic="policy", member="r", incarnation=0, gids=[group.gid], reason="too_long"))
             continue
         row = RowPut(gid=group.gid, fence=group.fence, row=0, columns=run.slices(ROLLED), tokens=5, oldest_version=version, newest_version=version)
-        run.ask(PutRows(topic="policy", member="r", incarnation=0, rows=[row], close={group.gid: 1}))
+        run.ask(PutRows(topic="policy", member="r", incarnation=0, rows=PutBatch.of([row]), close={group.gid: 1}))

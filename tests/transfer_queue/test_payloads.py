@@ -16,6 +16,7 @@ from transfer_queue import messages as m
 from transfer_queue.client import QueueClient
 from transfer_queue.codec import from_torch, pack, to_torch
 from transfer_queue.columns import Jagged
+from transfer_queue.controller.blocks import places_of
 from transfer_queue.controller.errors import RequestError
 from transfer_queue.controller.schema import Schema
 from transfer_queue.local import LocalQueue
@@ -189,10 +190,10 @@ def test_a_declaration_that_cannot_work_is_refused_when_the_controller_starts(de
 )
 def test_the_controller_refuses_places_whose_bytes_are_no_values_of_the_column(declared, good, bad):
     schema = Schema(topic(declared))
-    schema.check_slices("row", [("x", m.Slice(0, 1, 64, 64 + good))])
+    schema.check_places("row", {"x": places_of([m.Slice(0, 1, 64, 64 + good)])})
     for count in bad:
         with pytest.raises(RequestError, match=f"column 'x' is {declared.kind}.* holds {count} bytes"):
-            schema.check_slices("row", [("x", m.Slice(0, 1, 64, 64 + count))])
+            schema.check_places("row", {"x": places_of([m.Slice(0, 1, 64, 64 + count)])})
 
 
 def test_bits_under_the_name_of_their_storage_are_taken_as_the_bits_they_are():

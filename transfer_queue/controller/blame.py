@@ -7,6 +7,8 @@ inputs are there? Without a group: what keeps the next prompt from being handed 
 
 from __future__ import annotations
 
+import numpy as np
+
 from transfer_queue.controller.blame_weights import after_the_last_commit, first_duty, on_duty, weights
 from transfer_queue.controller.culprit import Case, Culprit, names, nobody, owes_take
 from transfer_queue.controller.group import SERVED, Group
@@ -79,9 +81,9 @@ def owes_commit(case: Case) -> Culprit:
 def takeable(case: Case) -> bool:
     """Whether a take would get a group, at least one."""
     terminal = case.terminal
-    head = terminal.ready.head(case.topic.version)
+    head = terminal.ready.version(case.topic.version)
     oldest = terminal.outside.min()
-    return head is not None and not (case.topic.window.ordered and oldest is not None and head[0].version > oldest)
+    return head is not None and not (case.topic.window.ordered and oldest is not None and head > oldest)
 
 
 # ------------------------------------------------------------ groups
@@ -89,17 +91,11 @@ def takeable(case: Case) -> bool:
 
 def oldest(case: Case) -> Group | None:
     """The open group that the batch waits for: oldest version first, for that one holds back all others under `wait`."""
-    terminal = case.terminal
-    groups = [
-        group
-        for group in case.topic.groups.values()
-        if group.gid not in terminal.batch and case.number not in group.acked_by and not ready_for_trainer(case, group)
-    ]
-    return min(groups, key=lambda group: (group.version, group.gid), default=None)
-
-
-def ready_for_trainer(case: Case, group: Group) -> bool:
-    return group.closed and not group.pending[case.number]
+    table, slots, number = case.topic.groups.groups, case.topic.groups.all(), case.number
+    ready = table.closed[slots] & (table.pending[slots, number] == 0)
+    slots = slots[~(ready | table.leased[slots, number] | table.acked[slots, number])]
+    order = np.lexsort((table.gid[slots], table.version[slots]))
+    return Group(case.topic.groups, int(slots[order[0]])) if len(slots) else None
 
 
 def of_group(case: Case, group: Group) -> Culprit:
@@ -133,7 +129,7 @@ def of_stage(case: Case, number: int, group: Group) -> Culprit:
     leases = [  # those that lapsed first; one whose rows of the group somebody else has written owes nothing of it
         lease
         for lease in (*topic.leases.lapsed(), *topic.leases)
-        if lease.consumer == number and any(held is group and not group.served(number, row) for held, row in lease.items)
+        if lease.consumer == number and lease.holds(group)
     ]
     if leases:
         return holder(case, leases, group)
@@ -144,23 +140,23 @@ def of_stage(case: Case, number: int, group: Group) -> Culprit:
     if alive and topic.schema.consumers[number].needs_weights:
         return weights(case, newest, alive, stage, group)
     if alive:
-        what, owners = f"asks for more than the {topic.ready[number].rows} rows that are ready", [member.owner for member in alive]
+        what, owners = f"asks for more than the {topic.queues.rows[number]} rows that are ready", [member.owner for member in alive]
         return Culprit(stage, owners, what, min(waiting.values()), f"a take of {stage!r}", group.gid, "lower at_least")
-    at_work = [lease for member in case.scene.serve(topic, stage) for lease in topic.leases.answerable(member.owner) if lease.rows()]
+    at_work = [lease for member in case.scene.serve(topic, stage) for lease in topic.leases.answerable(member.owner) if lease.count()]
     if at_work:  # on rows of other groups, or at another stage
         return holder(case, at_work, group)
-    return owes_take(case, stage, f"{topic.ready[number].rows} rows are ready for it", group)
+    return owes_take(case, stage, f"{topic.queues.rows[number]} rows are ready for it", group)
 
 
 def holder(case: Case, leases: list[Lease], group: Group) -> Culprit:
     """A member works through what it was given in order: what it got first, at whichever stage, is what it is at."""
     owner = leases[0].owner
     everything = sorted(case.topic.leases.answerable(owner), key=lambda lease: lease.since)
-    first = next((lease for lease in everything if lease.rows()), leases[0])
+    first = next((lease for lease in everything if lease.count()), leases[0])
     stage = case.topic.schema.consumers[first.consumer].name
     lapsed = first in case.topic.leases.lapsed()
     had = f"had lease {first.id} until it ran out after lease_s = {case.topic.lease_s:g} s" if lapsed else f"holds lease {first.id}"
-    what = f"{had} ({first.rows()} rows of groups {first.gids()[:SHOWN]}) and has written nothing of it"
+    what = f"{had} ({first.count()} rows of groups {first.gids()[:SHOWN]}) and has written nothing of it"
     slow = f"raise lease_s above the time that it takes{'' if lapsed else ', and stall_s'}"
     fix = f"read the log of {names([owner])}; if it is only slow, {slow}"
     shown = group.gid if group.gid in first.gids() else first.gids()[0]
@@ -191,6 +187,8 @@ def admission(case: Case) -> Culprit:
 
 def source(case: Case) -> Culprit:
     topic = case.topic
+    if topic.given:  # groups come whole here, and no prompt will
+        return owes_take(case, topic.schema.generator, "there is room for more groups than were put")
     stage = topic.schema.source
     return owes_take(case, stage, f"{topic.prompts.wanted(topic.ledger.trained, topic.ledger.open)} prompts are wanted and none waits")
 

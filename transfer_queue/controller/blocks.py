@@ -1,52 +1,101 @@
-"""Which shard blocks are referred to, and by how many owners: memory goes when the last owner goes, and never earlier.
+"""Which shard blocks are referred to, and how often: memory goes when the last reference goes, and never earlier.
 
-An owner is a prompt (its shared columns) or a group (its rows' columns). A refused message names blocks too; they are freed unless an owner has them,
+Prompts and groups refer to blocks by the places of their columns. A refused message names blocks too; they are freed unless something refers to them,
 so that the repeat of a message never frees what its first copy stored.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
+import numpy as np
+
+from transfer_queue.controller.paged import FEW, Paged
 from transfer_queue.messages import Slice
 
-BlockId = tuple[int, int]  # (shard, block)
+A_LEASE = 32  # places that are looked at one by one: operations on arrays would cost more
 
 
-def ids_of(slices: Iterable[Slice]) -> set[BlockId]:
-    return {(piece.shard, piece.block) for piece in slices}
+def places_of(slices: Iterable[Slice]) -> np.ndarray:
+    """[n, 4]"""
+    return np.array([(piece.shard, piece.block, piece.start, piece.stop) for piece in slices], dtype=np.int64).reshape(-1, 4)
 
 
 class Blocks:
+    """A place is (shard, block, start, stop); those with a negative shard are NOWHERE and left out."""
+
     def __init__(self) -> None:
-        self._owners: dict[int, dict[int, int]] = defaultdict(dict)  # shard -> block -> owners
-        self.frees: dict[int, list[int]] = {}  # shard -> blocks to free, drained by the server
+        self._counts: dict[int, Paged] = {}  # shard → block → references
+        self.frees: dict[int, list[int]] = {}  # shard → blocks to free, drained by the server
 
-    def hold(self, blocks: Iterable[BlockId]) -> None:
-        """One more owner of each block."""
-        for shard, block in blocks:
-            owners = self._owners[shard]
-            owners[block] = owners.get(block, 0) + 1
+    def hold(self, places: np.ndarray) -> None:
+        """One more reference for each of the places, [n, 4] or [rows, columns, 4]."""
+        if places.ndim == 2 and len(places) <= A_LEASE:
+            self.hold_each([(shard, block) for shard, block, *_ in places.tolist() if shard >= 0])
+            return
+        for shard, blocks, times in _by_shard(places):
+            counts = self._counts.setdefault(shard, Paged(0))
+            counts.set(blocks, counts.get(blocks) + times)
 
-    def release(self, blocks: Iterable[BlockId]) -> None:
-        """One owner less of blocks that are held; those without any are freed."""
-        for shard, block in blocks:
-            owners = self._owners[shard]
-            left = owners.get(block, 0) - 1
-            if left > 0:
-                owners[block] = left
-            else:
-                owners.pop(block, None)
-                if not owners:
-                    del self._owners[shard]
-                self.frees.setdefault(shard, []).append(block)
+    def hold_each(self, blocks: Iterable[tuple[int, int]]) -> None:
+        """The same for a few, one by one: (shard, block) of each place."""
+        times: dict[tuple[int, int], int] = {}
+        for named in blocks:
+            times[named] = times.get(named, 0) + 1
+        for (shard, block), count in times.items():
+            self._counts.setdefault(shard, Paged(0)).add(block, count)
 
-    def refuse(self, slices: Iterable[Slice]) -> None:
-        """Free the blocks of a refused message that nobody owns. Call it after every `hold` of the same message."""
-        for shard, block in ids_of(slices):
-            if block not in self._owners.get(shard, ()):
-                self.frees.setdefault(shard, []).append(block)
+    def release(self, places: np.ndarray) -> None:
+        """One reference less for each of the places; blocks without any are freed."""
+        for shard, blocks, times in _by_shard(places):
+            counts = self._counts[shard]
+            left = counts.get(blocks) - times
+            counts.set(blocks, left)
+            if not counts:
+                del self._counts[shard]
+            if freed := blocks[left == 0].tolist():
+                self.frees.setdefault(shard, []).extend(freed)
+
+    def refuse(self, places: np.ndarray) -> None:
+        """Free the blocks of a refused message that nothing refers to. Call it after every `hold` of the same message."""
+        for shard, blocks, _ in _by_shard(places[(places[:, 0] >= 0) & (places[:, 1] >= 0)]):
+            counts = self._counts.get(shard)
+            free = blocks if counts is None else blocks[counts.get(blocks) == 0]
+            if len(free):
+                self.frees.setdefault(shard, []).extend(free.tolist())
 
     def live(self, shard: int) -> list[int]:
-        return list(self._owners[shard]) if shard in self._owners else []
+        return self._counts[shard].keys() if shard in self._counts else []
+
+
+def _by_shard(places: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """(shard, its blocks once each, how often each)."""
+    times = 1
+    if not places.size:
+        return
+    if places.ndim == 3:  # the columns of a row mostly lie in one block
+        if places.shape[1] == 1 or (places[:, 1:, :2] == places[:, :1, :2]).all():
+            places, times = places[:, 0], places.shape[1]
+        else:
+            places = places.reshape(-1, 4)
+    shards, blocks = places[:, 0], places[:, 1]
+    if len(places) > 1 and (shards != shards[0]).any():
+        for shard in np.unique(shards[shards >= 0]).tolist():
+            found, counts = _counted(blocks[shards == shard])
+            yield shard, found, counts * times
+    elif shards[0] >= 0:
+        if (blocks[1:] > blocks[:-1]).all():
+            yield int(shards[0]), blocks.copy(), np.full(len(blocks), times)
+        else:
+            found, counts = _counted(blocks)
+            yield int(shards[0]), found, counts * times
+
+
+def _counted(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(once each, how often)."""
+    if len(blocks) > FEW:
+        return np.unique(blocks, return_counts=True)
+    times: dict[int, int] = {}
+    for block in blocks.tolist():
+        times[block] = times.get(block, 0) + 1
+    return np.array(list(times), dtype=np.int64), np.array(list(times.values()), dtype=np.int64)

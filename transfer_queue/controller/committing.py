@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from transfer_queue.controller.errors import bad
 from transfer_queue.controller.group import Group
+from transfer_queue.controller.store import gids_of
 from transfer_queue.controller.terminal import Terminal
 from transfer_queue.controller.topic import STALE, TopicState
 from transfer_queue.messages import Commit, OkCommitted
@@ -30,9 +33,8 @@ def commit(topic: TopicState, request: Commit, owner: str) -> OkCommitted:
         if lease is not None:
             topic.leases.remove(lease)
     trained = terminal.commit(request.epoch)
-    topic.done_rows[number] += sum(len(group.rows) for group in trained)
-    for group in trained:
-        _acknowledged(topic, group, clock, owner)
+    topic.done_rows[number] += int(topic.groups.groups.rows[trained].sum())
+    _acknowledged(topic, trained, clock, owner)
     facts: dict[str, float | int | str] = {"consumer": request.consumer, "model": request.model, "epoch": request.epoch, "step": request.step}
     facts |= {"groups": len(trained), "trained": topic.ledger.trained}
     topic.runtime.emit("commit", topic=topic.name, version=terminal.clock, member=owner, data={**request.info, **facts})
@@ -75,7 +77,7 @@ def _check_batch(topic: TopicState, terminal: Terminal, request: Commit) -> None
                 f"lease {lease_id} is not a current lease of {request.consumer!r}: its groups may be another trainer's by now; nothing was "
                 f"committed. Take the batch of step {terminal.clock} again"
             )
-        gids |= {group.gid for group, _ in lease.items if group.open}
+        gids |= set(gids_of(lease.keys[lease.alive()]).tolist())
     size = terminal.batch_size(topic.prompts.target)
     if gids != terminal.batch.keys() or len(gids) != size or not gids:
         raise bad(
@@ -85,19 +87,27 @@ def _check_batch(topic: TopicState, terminal: Terminal, request: Commit) -> None
         )
 
 
-def _acknowledged(topic: TopicState, group: Group, clock: int, owner: str) -> None:
-    if len(group.acked_by) == len(topic.terminals):
-        topic.train(group, clock, owner)
-    elif not group.leased_by:
-        topic.ledger.move(group, "complete", clock, "acknowledged", owner)
+def _acknowledged(topic: TopicState, slots: np.ndarray, clock: int, owner: str) -> None:
+    table = topic.groups.groups
+    done = np.count_nonzero(table.acked[slots], axis=1) == len(topic.terminals)
+    waiting = slots[~done & ~table.leased[slots].any(axis=1)]
+    if len(waiting):
+        topic.ledger.move_all(waiting, "complete", clock, "acknowledged", owner)
+    if done.any():
+        topic.train(slots[done], clock, owner)
 
 
 def _advance(topic: TopicState) -> None:
     """The clock went on: min_versions move, and under `drop` what is too old goes."""
     if topic.window.expires:
-        for group in list(topic.groups.values()):
-            started = group.started_version()
-            untouched = not group.leased_by and not group.acked_by
-            if untouched and started is not None and topic.window.is_stale(started, topic.version):
-                topic.drop(group, STALE)
+        for group in _stale(topic):
+            topic.drop(group, STALE)
     topic.runtime.wake("pull", topic.name)
+
+
+def _stale(topic: TopicState) -> list[Group]:
+    """Started, untouched by any trainer, and too old. The window bounds how many groups are looked at."""
+    store, slots = topic.groups, topic.groups.all()
+    started = store.started_versions(slots)
+    stale = (started < topic.version - (topic.window.staleness or 0)) & ~(store.groups.leased[slots] | store.groups.acked[slots]).any(axis=1)
+    return [Group(store, slot) for slot in slots[stale].tolist()]

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import numpy as np
 
 from transfer_queue.controller.errors import bad
-from transfer_queue.controller.group import Group, Row
 from transfer_queue.controller.leases import Lease
-from transfer_queue.controller.readiness import Item
+from transfer_queue.controller.ledger import CODES
+from transfer_queue.controller.schema import MOST_ROWS
+from transfer_queue.controller.store import MOST_GIDS, gids_of, keys_of, rows_of
 from transfer_queue.controller.terminal import Terminal
 from transfer_queue.controller.topic import TopicState
-from transfer_queue.messages import OkEmpty, OkTaken, OkWritten, Release, RowRef, Slice, Take, WriteBack
+from transfer_queue.messages import OkEmpty, OkTaken, OkWritten, Release, Rows, Take, WriteBack, packed, places, unpacked, wrong_lengths
 
 
 def take(topic: TopicState, request: Take, owner: str, loaded: int | None, last: bool, held_back: bool) -> OkTaken | None:
@@ -27,14 +28,14 @@ def take(topic: TopicState, request: Take, owner: str, loaded: int | None, last:
         return OkTaken(version=topic.version if terminal is None else terminal.clock, done=True)
     if terminal is not None:
         return _take_batch(topic, terminal, request, owner, loaded, last, held_back)
-    ready = topic.ready[number]
+    ready = topic.queues.sets[number]
     available = ready.count(loaded)
     # at the deadline a consumer gets what there is: the last rows of a batch may be fewer than it hoped for, and the batch waits for them
     if not available or (available < min(request.at_least, request.limit) and not last):
         return OkTaken(version=topic.version) if last else None
-    lease = topic.leases.add(number, owner, ready.pop(request.limit, loaded))
+    lease = topic.leases.add(number, owner, topic.queues.pop(number, request.limit, loaded))
     _arm(topic, lease)
-    return OkTaken(lease=lease.id, rows=_refs(topic, number, lease.items), version=topic.version)
+    return OkTaken(lease=lease.id, rows=_rows(topic, lease), version=topic.version)
 
 
 def _take_batch(
@@ -51,17 +52,12 @@ def _take_batch(
         return empty  # a restarted trainer learns the clock from the reply
     left = 0 if held_back else size - len(terminal.batch)
     limit = min(request.limit, left)
-    groups = terminal.select(limit, min(request.at_least, limit), loaded, topic.window.ordered) if left > 0 else []
-    if not groups:
+    groups = topic.pop_batch(terminal, limit, min(request.at_least, limit), loaded) if left > 0 else np.zeros(0, dtype=np.int64)
+    if not len(groups):
         return empty if last else None
-    for group in groups:
-        group.leased_by.add(terminal.number)
-        if group.state != "leased":
-            topic.ledger.move(group, "leased", topic.version, member=owner)
-    if topic.spec.consumers[terminal.number].sampler == "in_order":
-        groups.sort(key=lambda group: group.gid)
-    lease = topic.leases.add(terminal.number, owner, [(group, None) for group in groups])
-    return OkTaken(lease=lease.id, rows=_refs(topic, terminal.number, lease.items), version=terminal.clock, batch=size)
+    topic.ledger.move_all(groups[topic.groups.groups.state[groups] != CODES["leased"]], "leased", topic.version, member=owner)
+    lease = topic.leases.add(terminal.number, owner, topic.groups.rows_of(groups)[0])
+    return OkTaken(lease=lease.id, rows=_rows(topic, lease), version=terminal.clock, batch=size)
 
 
 def _arm(topic: TopicState, lease: Lease) -> None:
@@ -75,15 +71,15 @@ def _arm(topic: TopicState, lease: Lease) -> None:
     lease.timer = topic.runtime.timers.at(lease.deadline, expire)
 
 
-def _refs(topic: TopicState, number: int, items: list[Item]) -> list[RowRef]:
+def _rows(topic: TopicState, lease: Lease) -> Rows:
     """Rows of a group adjacent, in row order."""
-    inputs = topic.schema.consumers[number].inputs
-    refs = []
-    for group, row in items:
-        for part in [row] if row is not None else [group.rows[index] for index in sorted(group.rows)]:
-            columns = [(group.prompt.columns if name in topic.schema.shared else part.columns).get(name) for name in inputs]
-            refs.append(RowRef(group.gid, part.index, part.oldest, part.newest, columns))
-    return refs
+    schema, store = topic.schema, topic.groups
+    columns = [
+        store.groups.places[lease.groups, schema.place_of[name]] if name in schema.shared else store.rows.places[lease.rows, schema.place_of[name]]
+        for name in schema.consumers[lease.consumer].inputs
+    ]
+    gids, indices = lease.named = packed(gids_of(lease.keys)), packed(store.rows.index[lease.rows])
+    return Rows(gids, indices, packed(store.rows.oldest[lease.rows]), packed(lease.newest), tuple(map(packed, columns)))
 
 
 def write_back(topic: TopicState, request: WriteBack, owner: str) -> OkWritten:
@@ -93,24 +89,32 @@ def write_back(topic: TopicState, request: WriteBack, owner: str) -> OkWritten:
     if number in topic.terminals:
         raise bad(f"consumer={request.consumer!r} is terminal: its acknowledgement is Commit; nothing was written")
     topic.schema.check_outputs(number, request.columns)
-    for name, slices in request.columns.items():
-        if len(slices) != len(request.keys):
-            raise bad(f"column {name!r} has {len(slices)} slices for {len(request.keys)} keys: values would land on other rows; nothing was written")
-        topic.schema.check_slices(f"write-back of {request.consumer!r}", ((name, piece) for piece in slices))
+    if wrong := wrong_lengths(len(request.gids) // 8, {"gids": request.gids, "rows": request.rows}, request.columns):
+        raise bad(f"{wrong}; nothing was written")
+    columns = {name: places(buffer) for name, buffer in request.columns.items()}
+    topic.schema.check_places(f"write-back of {request.consumer!r}", columns)
     lapsed = topic.leases.find_lapsed(request.lease, number, owner)
     lease = lapsed or topic.leases.find(request.lease, number, owner)
     if lease is None:
-        return OkWritten(closed=_refuse(topic, request, range(len(request.keys)), owner))
-    rows = _leased_rows(lease)
-    _check_keys(topic, request, rows)
-    refused = _apply(topic, number, request, rows, owner)
-    topic.leases.renew_after(lease, topic.runtime.now() + topic.lease_s)
-    if lapsed is None:
-        _acknowledge(topic, lease, set(request.keys))
+        return OkWritten(closed=_refuse(topic, request, columns, np.ones(len(request.gids) // 8, dtype=bool), owner))
+    whole = (request.gids, request.rows) == lease.named
+    at = np.arange(len(lease.keys)) if whole else _places_in(lease, request)
+    _check_whole(topic, lease, request, at)
+    _check_weights(topic, lease, request, at)
+    due = lease.due()[at]
+    if due.all():
+        _apply(topic, lease, request, columns, at, owner)
     else:
+        _apply(topic, lease, request, {name: table[due] for name, table in columns.items()}, at[due], owner)
+    topic.leases.renew_after(lease, topic.runtime.now() + topic.lease_s)
+    if lapsed is not None:
         topic.leases.end_lapsed(lapsed)
-        _tell_slow(topic, lapsed, len(request.keys) - len(refused))
-    return OkWritten(closed=_refuse(topic, request, refused, owner))
+        _tell_slow(topic, lapsed, int(np.count_nonzero(due)))
+    elif whole:
+        topic.end(lease)
+    else:
+        _acknowledge(topic, lease, at)
+    return OkWritten(closed=[] if due.all() else _refuse(topic, request, columns, ~due, owner))
 
 
 def _tell_slow(topic: TopicState, lease: Lease, rows: int) -> None:
@@ -120,27 +124,45 @@ def _tell_slow(topic: TopicState, lease: Lease, rows: int) -> None:
     topic.runtime.emit("topic", topic=topic.name, reason="written_late", member=lease.owner, data=data)
 
 
-def _leased_rows(lease: Lease) -> dict[tuple[int, int], tuple[Group, Row]]:
-    return {(group.gid, part.index): (group, part) for group, row in lease.items for part in ([row] if row is not None else group.rows.values())}
-
-
-def _check_keys(topic: TopicState, request: WriteBack, rows: dict[tuple[int, int], tuple[Group, Row]]) -> None:
-    keys = set(request.keys)
-    if len(keys) < len(request.keys) or not keys <= rows.keys():
+def _places_in(lease: Lease, request: WriteBack) -> np.ndarray:
+    """[R] for each key its place in the lease."""
+    gids, rows = unpacked(request.gids), unpacked(request.rows)
+    sane = (gids >= 0) & (gids < MOST_GIDS) & (rows >= 0) & (rows < MOST_ROWS)  # others would be read as another key
+    keys = np.where(sane, keys_of(gids, rows), -1)
+    if np.array_equal(keys, lease.keys):
+        return np.arange(len(keys))
+    order = np.argsort(lease.keys)
+    at = np.searchsorted(lease.keys, keys, sorter=order)
+    known = at < len(order)
+    known[known] = lease.keys[order[at[known]]] == keys[known]
+    if not known.all() or len(np.unique(keys)) < len(keys):
+        strange = list(zip(gids[~known].tolist(), rows[~known].tolist(), strict=True))
         raise bad(
-            f"keys {sorted(keys - rows.keys())[:4]} of write-back {request.lease} are not in that lease, or a key comes twice: nothing was "
+            f"keys {sorted(strange)[:4]} of write-back {request.lease} are not in that lease, or a key comes twice: nothing was "
             "written; write back the rows that were leased"
         )
-    consumer = topic.schema.consumers[topic.schema.consumer(request.consumer)]
-    named = {gid for gid, _ in keys}
-    if consumer.unit == "group" and (partial := {key for key in rows if key[0] in named} - keys):
+    return order[at]
+
+
+def _check_whole(topic: TopicState, lease: Lease, request: WriteBack, at: np.ndarray) -> None:
+    consumer = topic.schema.consumers[lease.consumer]
+    if consumer.unit != "group" or len(at) == len(lease.keys):
+        return
+    named = np.isin(lease.groups, lease.groups[at])
+    named[at] = False
+    if named.any():
+        keys = lease.keys[named][:4]
+        partial = list(zip(gids_of(keys).tolist(), rows_of(keys).tolist(), strict=True))
         raise bad(
-            f"rows {sorted(partial)[:4]} of a group are missing in write-back {request.lease}: {consumer.name!r} works on whole groups; "
+            f"rows {partial} of a group are missing in write-back {request.lease}: {consumer.name!r} works on whole groups; "
             "nothing was written. Write all rows of a group, or none"
         )
-    if not consumer.needs_weights:
+
+
+def _check_weights(topic: TopicState, lease: Lease, request: WriteBack, at: np.ndarray) -> None:
+    if not topic.schema.consumers[lease.consumer].needs_weights:
         return
-    newest = max((rows[key][1].newest for key in keys), default=0)
+    newest = int(lease.newest[at].max(initial=0))
     made = request.weights
     if made is None or made.model != topic.spec.model or not newest <= made.version <= topic.version:
         raise bad(
@@ -150,22 +172,12 @@ def _check_keys(topic: TopicState, request: WriteBack, rows: dict[tuple[int, int
         )
 
 
-def _apply(topic: TopicState, number: int, request: WriteBack, rows: dict[tuple[int, int], tuple[Group, Row]], owner: str) -> list[int]:
-    """Write row by row; returns the places in `request.keys` of those that were refused: their group ended, or somebody else has written them."""
-    whole = topic.schema.consumers[number].unit == "group"
-    refused, served = [], dict[tuple[int, int], tuple[Group, Row | None]]()
-    for place, key in enumerate(request.keys):
-        group, row = rows[key]
-        if not group.open or group.served(number, row):
-            refused.append(place)
-            continue
-        topic.write(group, row, {name: slices[place] for name, slices in request.columns.items()})
-        served[(group.gid, -1) if whole else key] = (group, None if whole else row)
-    for group, part in served.values():
-        topic.serve(number, group, part)
-    accepted = len(request.keys) - len(refused)
-    topic.done_rows[number] += accepted
-    if accepted:
+def _apply(topic: TopicState, lease: Lease, request: WriteBack, columns: dict[str, np.ndarray], at: np.ndarray, owner: str) -> None:
+    """Write the rows at these places of the lease, with their `columns` (places), and serve them."""
+    if len(at):
+        topic.write(lease.rows[at], columns)
+        topic.queues.serve(lease.consumer, lease.rows[at])
+        topic.done_rows[lease.consumer] += len(at)
         topic.progressed(request.consumer)
     if request.weights is not None:
         topic.runtime.emit(
@@ -174,25 +186,25 @@ def _apply(topic: TopicState, number: int, request: WriteBack, rows: dict[tuple[
             reason="written",
             version=request.weights.version,
             member=owner,
-            data={"consumer": request.consumer, "rows": accepted, "epoch": request.weights.epoch},
+            data={"consumer": request.consumer, "rows": len(at), "epoch": request.weights.epoch},
         )
-    return refused
 
 
-def _acknowledge(topic: TopicState, lease: Lease, keys: set[tuple[int, int]]) -> None:
+def _acknowledge(topic: TopicState, lease: Lease, at: np.ndarray) -> None:
     """Rows named are done; items not named at all are ready again."""
-    gids = {gid for gid, _ in keys}
-    lease.items = [(group, row) for group, row in lease.items if ((group.gid, row.index) not in keys if row is not None else group.gid not in gids)]
+    left = np.ones(len(lease.keys), dtype=bool)
+    left[at] = False
+    lease.keep(left)
     topic.release(lease, "not_written")
 
 
-def _refuse(topic: TopicState, request: WriteBack, refused: Sequence[int], owner: str) -> list[int]:
-    """Free what came for these places of `request.keys`; returns their gids."""
-    closed = list(dict.fromkeys(request.keys[place][0] for place in refused))
+def _refuse(topic: TopicState, request: WriteBack, columns: dict[str, np.ndarray], refused: np.ndarray, owner: str) -> list[int]:
+    """Free what came for these rows ([R] bool); returns their gids."""
+    closed = list(dict.fromkeys(unpacked(request.gids)[refused].tolist()))
     for gid in closed:
         topic.count_late(gid, owner, f"write_back:{request.consumer}")
-    pieces: list[Slice] = [slices[place] for place in refused for slices in request.columns.values()]
-    topic.runtime.blocks.refuse(pieces)
+    for table in columns.values() if closed else ():
+        topic.runtime.blocks.refuse(table[refused])
     return closed
 
 
@@ -202,3 +214,4 @@ def give_back(topic: TopicState, request: Release, owner: str) -> OkEmpty:
         topic.release(lease, "released")
         topic.leases.renew_after(lease, topic.runtime.now() + topic.lease_s)
     return OkEmpty()
+

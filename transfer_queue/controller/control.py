@@ -158,7 +158,7 @@ class Control:
         for topic in self._topics.values():
             if topic.spec.model == model:
                 self._runtime.wake("pull", topic.name)
-                for number in range(len(topic.ready)):
+                for number in range(len(topic.schema.consumers)):
                     topic.wake_takers(number)
 
     def tell_cancelled(self, owner: str, gid: int, fence: int) -> None:

@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
+import numpy as np
 
+from transfer_queue.controller.blocks import places_of
 from transfer_queue.controller.config import CoreConfig
 from transfer_queue.controller.duties import Duty
 from transfer_queue.controller.errors import RequestError, bad
@@ -27,15 +29,16 @@ from transfer_queue.messages import (
     OkEmpty,
     OkPulled,
     OkTaken,
+    Put,
     PutPrompts,
     PutRows,
     Reply,
     Request,
-    Slice,
     StallReport,
     StatusRecord,
     Watch,
     WriteBack,
+    places,
 )
 
 __all__ = ["COMPLETED", "Core", "CoreConfig", "Duty", "Observer"]
@@ -121,7 +124,7 @@ class Core:
     def undelivered(self, connection: bytes, reply: Reply) -> None:
         """The connection is gone: its parked requests are forgotten, and what this reply handed out is taken back at once."""
         for waiter in self._parked.forget_connection(connection):
-            self._runtime.blocks.refuse(_slices(waiter.request))
+            self._refuse(waiter.request)
         self._contain(lambda: self._take_back(reply))
         self._contain(self._settle)
 
@@ -234,12 +237,17 @@ class Core:
         try:
             return serve()
         except RequestError as error:
-            self._runtime.blocks.refuse(_slices(request))
+            self._refuse(request)
             return ErrorReply(code=error.code, message=error.message)
         except Exception as error:  # a fault of ours in one handler must not end the loop: every client would hang for ever
             what = f"{type(request).__name__} failed in the controller: {error!r}"
             self._runtime.emit("run", reason=what, data={"traceback": traceback.format_exc()})
             return ErrorReply(code="internal", message=f"{what}; its effect is unknown, the event log has the traceback. Report it")
+
+    def _refuse(self, request: Request) -> None:
+        """Free what a request names that was not taken in."""
+        for table in _places(request):
+            self._runtime.blocks.refuse(table)
 
     def _contain(self, work: Callable[[], None]) -> None:
         try:
@@ -250,12 +258,10 @@ class Core:
             self._run.control.desired.stop(reason)
 
 
-def _slices(request: Request) -> list[Slice]:
-    """The slices that a refused request carries."""
-    if isinstance(request, PutRows):
-        return [piece for row in request.rows for piece in row.columns.values()]
+def _places(request: Request) -> list[np.ndarray]:
+    """The places, [n, 4] each, that a refused request names; buffers of another length name none."""
     if isinstance(request, PutPrompts):
-        return [piece for prompt in request.prompts for piece in prompt.columns.values()]
-    if isinstance(request, WriteBack):
-        return [piece for slices in request.columns.values() for piece in slices]
-    return []
+        pieces = (piece for prompt in request.prompts for piece in prompt.columns.values())
+        return [places_of(piece for piece in pieces if max(map(abs, (piece.shard, piece.block, piece.start, piece.stop))) < 1 << 63)]
+    columns = request.rows.columns if isinstance(request, PutRows) else request.columns if isinstance(request, WriteBack | Put) else {}
+    return [places(buffer) for buffer in columns.values() if len(buffer) % 32 == 0]

@@ -1,83 +1,214 @@
-"""The group record: all trajectories of one prompt, the unit of flow control. An open record is a permit."""
+"""One group, or one row of it, looked at: what `Store` keeps as numbers in columns, under the names that single steps, reports and tests use.
+
+A group is all trajectories of one prompt, the unit of flow control; an open one is a permit. What it has only while it is generated is its `Attempt`.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
 
-from transfer_queue.controller.blocks import BlockId
+import numpy as np
+
+from transfer_queue.controller.tables import NEVER
 from transfer_queue.controller.timers import Timer
 from transfer_queue.messages import PromptPut, Slice, State
 
+if TYPE_CHECKING:
+    from transfer_queue.controller.store import Store
+
 SERVED = -1
 OPEN: tuple[State, ...] = ("admitted", "generating", "complete", "leased")
+STATES: tuple[State, ...] = (*OPEN, "trained", "dropped")
 
 
 @dataclass(slots=True, eq=False)
-class Row:
-    """One finished trajectory row: where its columns are, and what each consumer still misses."""
+class Attempt:
+    """One member generates the group."""
 
-    index: int
-    tokens: int
-    oldest: int
-    newest: int
-    columns: dict[str, Slice]
-    missing: list[int]  # [consumers] required columns not yet there; SERVED once the consumer has acknowledged the row
-
-
-@dataclass(slots=True, eq=False)
-class Group:
-    """One life of a prompt. `gid` is the identity; a prompt that is requeued after a drop starts another life as a new record.
-
-    `version` is that of the oldest surviving token, else `min_version`; only `TopicState.reversion` may set it.
-    """
-
-    gid: int
-    life: int
-    prompt: PromptPut
-    wanted: int  # rows asked for
-    min_version: int
-    version: int
-    since: float  # entered its state, seconds of the controller's clock
-    pending: list[int]  # [consumers] rows that are not ready for it
-    state: State = "admitted"
-    open: bool = True
-    holder: str | None = None  # "name#incarnation" that generates it
-    fence: int = -1  # of the present attempt
-    held_version: int = -1  # the holder's loaded version at hand-out, or a newer one that it had before the first token: none of the attempt is older
-    deadline: float = 0.0  # of the generation lease
+    holder: str  # "name#incarnation"
+    fence: int
+    held_version: int  # the holder's loaded version at hand-out, or a newer one that it had before the first token: none is older
+    deadline: float  # of the generation lease
     timer: Timer | None = None  # asks at the deadline
-    lapses: int = 0  # attempts that made no progress for `lease_s`
-    attempt_tokens: int = 0
-    attempt_oldest: int | None = None
-    rows: dict[int, Row] = field(default_factory=dict)
-    closed: bool = False
-    leased_by: set[int] = field(default_factory=set)  # terminal consumers
-    acked_by: set[int] = field(default_factory=set)  # terminal consumers that trained it
-    blocks: set[BlockId] = field(default_factory=set)  # of the rows' columns
+    oldest: int | None = None  # version of the oldest token that it told of
+
+
+class Row:
+    """A row, by its slot."""
+
+    __slots__ = ("_store", "slot")
+
+    def __init__(self, store: Store, slot: int) -> None:
+        self._store, self.slot = store, slot
+
+    @property
+    def index(self) -> int:
+        return int(self._store.rows.index[self.slot])
+
+    @property
+    def oldest(self) -> int:
+        return int(self._store.rows.oldest[self.slot])
+
+    @property
+    def newest(self) -> int:
+        return int(self._store.rows.newest[self.slot])
+
+    @property
+    def missing(self) -> list[int]:
+        return cast(list[int], self._store.rows.missing[self.slot].tolist())
+
+    @property
+    def columns(self) -> set[str]:
+        """Names of those that are there."""
+        there = self._store.rows.places[self.slot, :, 0] >= 0
+        return {name for name, found in zip(self._store.schema.per_row_names, there, strict=True) if found}
+
+
+class Group:
+    """A group, by its slot and generation: equal to another look at the same life, and not `open` any more once the slot was freed."""
+
+    __slots__ = ("_store", "generation", "slot")
+
+    def __init__(self, store: Store, slot: int) -> None:
+        self._store, self.slot = store, slot
+        self.generation = int(store.groups.generation[slot])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Group) and (self.slot, self.generation) == (other.slot, other.generation)
+
+    def __hash__(self) -> int:
+        return hash((self.slot, self.generation))
+
+    @property
+    def open(self) -> bool:
+        return bool(self._store.groups.generation[self.slot] == self.generation)
+
+    @property
+    def gid(self) -> int:
+        return int(self._store.groups.gid[self.slot])
+
+    @property
+    def life(self) -> int:
+        return int(self._store.groups.life[self.slot])
+
+    @property
+    def state(self) -> State:
+        return STATES[self._store.groups.state[self.slot]]
+
+    @property
+    def since(self) -> float:
+        return float(self._store.groups.since[self.slot])
+
+    @property
+    def version(self) -> int:
+        return int(self._store.groups.version[self.slot])
+
+    @property
+    def min_version(self) -> int:
+        return int(self._store.groups.min_version[self.slot])
+
+    @min_version.setter
+    def min_version(self, version: int) -> None:
+        self._store.groups.min_version[self.slot] = version
+
+    @property
+    def closed(self) -> bool:
+        return bool(self._store.groups.closed[self.slot])
+
+    @property
+    def lapses(self) -> int:
+        return int(self._store.groups.lapses[self.slot])
+
+    @property
+    def attempt_tokens(self) -> int:
+        return int(self._store.groups.attempt_tokens[self.slot])
+
+    @property
+    def pending(self) -> list[int]:
+        return cast(list[int], self._store.groups.pending[self.slot].tolist())
+
+    @property
+    def leased_by(self) -> set[int]:
+        return set(np.flatnonzero(self._store.groups.leased[self.slot]).tolist())
+
+    @property
+    def acked_by(self) -> set[int]:
+        return set(np.flatnonzero(self._store.groups.acked[self.slot]).tolist())
+
+    # ------------------------------------------------------------ its attempt
+
+    @property
+    def attempt(self) -> Attempt | None:
+        return self._store.attempts.get(self.slot)
+
+    @property
+    def holder(self) -> str | None:
+        return None if self.attempt is None else self.attempt.holder
+
+    @property
+    def fence(self) -> int:
+        return -1 if self.attempt is None else self.attempt.fence
+
+    @property
+    def deadline(self) -> float:
+        return 0.0 if self.attempt is None else self.attempt.deadline
+
+    @property
+    def attempt_oldest(self) -> int | None:
+        return None if self.attempt is None else self.attempt.oldest
+
+    # ------------------------------------------------------------ its rows
+
+    @property
+    def row_slots(self) -> np.ndarray:
+        """[rows] in row order."""
+        return self._store.rows_of(np.array([self.slot]))[0]
+
+    @property
+    def rows(self) -> dict[int, Row]:
+        rows = [Row(self._store, slot) for slot in self.row_slots.tolist()]
+        return {row.index: row for row in rows}
+
+    @property
+    def wanted(self) -> int:
+        """Rows asked for."""
+        return int(self._store.groups.wanted[self.slot])
+
+    def has_any(self, indices: set[int]) -> bool:
+        """Whether one of these rows, all of them asked for, is there."""
+        there, base = self._store.rows.there, int(self._store.groups.base[self.slot])
+        return any(there[base + index] for index in indices)
 
     def missing_rows(self) -> list[int]:
-        return [index for index in range(self.wanted) if index not in self.rows]
+        base = int(self._store.groups.base[self.slot])
+        missing: list[int] = np.flatnonzero(~self._store.rows.there[base : base + self.wanted]).tolist()
+        return missing
+
+    @property
+    def blocks(self) -> set[tuple[int, int]]:
+        """(shard, block) of its rows' columns."""
+        table = self._store.rows.places[self.row_slots].reshape(-1, 4)
+        return {(shard, block) for shard, block, *_ in table.tolist() if shard >= 0}
+
+    @property
+    def prompt(self) -> PromptPut:
+        """What it was made from."""
+        table = self._store.groups.places[self.slot].tolist()
+        columns = {name: Slice(*place) for name, place in zip(self._store.schema.shared_names, table, strict=True) if place[0] >= 0}
+        return PromptPut(gid=self.gid, columns=columns, rows=self.wanted)
+
+    # ------------------------------------------------------------ what follows
 
     def measured_version(self) -> int:
-        oldest = [row.oldest for row in self.rows.values()]
+        """Of its oldest surviving token, else what it may be generated with at least."""
+        oldest = int(self._store.groups.oldest[self.slot])
         if self.attempt_oldest is not None:
-            oldest.append(self.attempt_oldest)
-        return min(oldest, default=self.min_version)
-
-    def served(self, number: int, row: Row | None) -> bool:
-        """Whether consumer `number` has acknowledged this row (None: the group), maybe under another lease."""
-        return any(part.missing[number] == SERVED for part in ([row] if row is not None else self.rows.values()))
-
-    def newest(self) -> int:
-        """Version of the newest token in its rows; 0 without rows."""
-        return max((row.newest for row in self.rows.values()), default=0)
-
-    def tokens(self) -> int:
-        """Tokens in finished rows."""
-        return sum(row.tokens for row in self.rows.values())
+            oldest = min(oldest, self.attempt_oldest)
+        return self.min_version if oldest == NEVER else oldest
 
     def started_version(self) -> int | None:
         """What expiry looks at: the oldest surviving token, else the weights that make its first, else None (not started)."""
-        if self.rows or self.attempt_oldest is not None:
+        if self._store.groups.rows[self.slot] or self.attempt_oldest is not None:
             return self.version
-        return self.held_version if self.holder is not None else None
+        return None if self.attempt is None else self.attempt.held_version

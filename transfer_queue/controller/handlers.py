@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from transfer_queue import messages as m
-from transfer_queue.controller import committing, consuming, producing, sourcing
+from transfer_queue.controller import committing, consuming, producing, putting, sourcing
 from transfer_queue.controller.members import Member
 from transfer_queue.controller.run import Run
 
@@ -26,6 +26,7 @@ class Handlers:
             m.Demand: ("demand", self._demand),
             m.Pull: ("pull", self._pull),
             m.Take: ("take", self._take),
+            m.Put: ("put", self._put),
         }
 
     def _of_topics(self) -> dict[type[m.Request], AtOnce]:
@@ -64,6 +65,14 @@ class Handlers:
             return m.OkPrompts(accepted=0, cursor=topic.prompts.cursor)
         reply = sourcing.put_prompts(topic, request, last)
         topic.askers.note(topic.schema.source, member.owner, granted=reply is not None and reply.accepted > 0, parked=reply is None)
+        return reply
+
+    def _put(self, request: m.Put, member: Member, last: bool) -> m.OkStored | None:
+        topic = self._run.topic(request.topic)
+        if self._run.stopped:
+            return m.OkStored(done=True)
+        reply = putting.put(topic, request, member.owner, last)
+        topic.askers.note(topic.schema.generator, member.owner, granted=reply is not None and bool(reply.gids), parked=reply is None)
         return reply
 
     def _demand(self, request: m.Demand, member: Member, last: bool) -> m.OkDemand | None:

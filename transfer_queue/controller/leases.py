@@ -7,7 +7,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 
-from transfer_queue.controller.readiness import Item
+import numpy as np
+
+from transfer_queue.controller.group import SERVED, Group
+from transfer_queue.controller.store import Store, gids_of, keys_of
 from transfer_queue.controller.timers import Timer
 
 MAX_LAPSED = 16  # leases of one owner that ran out and may still be answered
@@ -15,28 +18,55 @@ MAX_LAPSED = 16  # leases of one owner that ran out and may still be answered
 
 @dataclass(slots=True, eq=False)
 class Lease:
+    """What was handed out is kept row by row, also for consumers of whole groups: R rows, those of a group adjacent. A group that ended meanwhile,
+    whose slots may be others' by now, is told by its generation."""
+
     id: int
     consumer: int  # number in the schema
     owner: str  # "name#incarnation"
-    items: list[Item]
+    store: Store
+    rows: np.ndarray  # [R] slots
+    groups: np.ndarray  # [R] slots
+    generations: np.ndarray  # [R] of the groups
+    keys: np.ndarray  # [R] (gid, row) as one number
+    newest: np.ndarray  # [R] version of the newest token
     since: float  # when it was given, seconds of the controller's clock
     deadline: float = math.inf  # later when its owner is through with one that it took before
+    named: tuple[bytes, bytes] | None = None  # gids and rows as they were sent: who answers all of it says the same; None when some are done
     timer: Timer | None = None  # None: a terminal lease, which ends only with its owner's incarnation
 
-    def gids(self) -> list[int]:
-        """Of the same rows."""
-        return list(dict.fromkeys(group.gid for group, row in self.items if group.open and not group.served(self.consumer, row)))
+    def alive(self) -> np.ndarray:
+        """[R] bool: of groups that are still open."""
+        return self.store.groups.alive(self.groups, self.generations)
 
-    def rows(self) -> int:
-        """Those still to be done: of open groups, and not served under another lease meanwhile."""
-        return sum(len(group.rows) if row is None else 1 for group, row in self.items if group.open and not group.served(self.consumer, row))
+    def due(self) -> np.ndarray:
+        """[R] bool: still to be done: of open groups, and not served under another lease meanwhile."""
+        return self.alive() & (self.store.rows.missing[self.rows, self.consumer] != SERVED)
+
+    def holds(self, group: Group) -> bool:
+        """Whether something of this group is still to be done."""
+        return bool((self.due() & (self.groups == group.slot)).any())
+
+    def gids(self) -> list[int]:
+        """Of the rows that are still to be done."""
+        return list(dict.fromkeys(gids_of(self.keys[self.due()]).tolist()))
+
+    def count(self) -> int:
+        """Rows that are still to be done."""
+        return int(np.count_nonzero(self.due()))
+
+    def keep(self, which: np.ndarray) -> None:
+        """Only these rows are left of it; [R] bool."""
+        self.named = None
+        self.rows, self.groups, self.generations = self.rows[which], self.groups[which], self.generations[which]
+        self.keys, self.newest = self.keys[which], self.newest[which]
 
 
 class Leases:
     """Of one topic. Ids are never reused: an id is the fence of a late write-back."""
 
-    def __init__(self, new_id: Callable[[], int], now: Callable[[], float]) -> None:
-        self._new_id, self._now = new_id, now
+    def __init__(self, store: Store, new_id: Callable[[], int], now: Callable[[], float]) -> None:
+        self._store, self._new_id, self._now = store, new_id, now
         self._leases: dict[int, Lease] = {}
         self._by_owner: dict[str, set[int]] = {}
         self._lapsed: dict[str, dict[int, Lease]] = {}  # by owner, oldest first
@@ -44,8 +74,13 @@ class Leases:
     def __iter__(self) -> Iterator[Lease]:
         return iter(self._leases.values())
 
-    def add(self, consumer: int, owner: str, items: list[Item]) -> Lease:
-        lease = Lease(self._new_id(), consumer, owner, items, self._now())
+    def add(self, consumer: int, owner: str, rows: np.ndarray) -> Lease:
+        """`rows`: slots."""
+        store, table = self._store, self._store.rows
+        groups = table.group[rows]
+        generations, gids = store.groups.generation[groups], store.groups.gid[groups]
+        keys = keys_of(gids, table.index[rows])
+        lease = Lease(self._new_id(), consumer, owner, store, rows, groups, generations, keys, table.newest[rows], self._now())
         self._leases[lease.id] = lease
         self._by_owner.setdefault(owner, set()).add(lease.id)
         return lease

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from transfer_queue.controller.group import OPEN, Group
+import numpy as np
+
+from transfer_queue.controller.group import OPEN, STATES, Group
+from transfer_queue.controller.moves import Moves
 from transfer_queue.controller.runtime import Runtime
+from transfer_queue.controller.store import Store
+from transfer_queue.controller.tables import NEVER
 from transfer_queue.messages import State
 
 RUN_END = "run_end"  # the one drop that nothing replaces
-FORWARD: tuple[State, ...] = (*OPEN, "trained", "dropped")  # a move towards the end of this row is progress; one back (a lost producer) is not
+CODES: dict[State, int] = {state: code for code, state in enumerate(STATES)}  # ascending towards the end of a life: that way is progress
 
 
 class Ledger:
-    def __init__(self, topic: str, runtime: Runtime) -> None:
+    def __init__(self, topic: str, store: Store, runtime: Runtime) -> None:
         self._topic = topic
+        self._store = store
         self._runtime = runtime
         self.counts: dict[str, int] = dict.fromkeys((*OPEN, "trained"), 0)  # dropped ones as "dropped:reason"
 
     @property
     def open(self) -> int:
         """Permits out: groups neither trained nor dropped."""
-        return sum(self.counts[state] for state in OPEN)
+        counts = self.counts
+        return counts["admitted"] + counts["generating"] + counts["complete"] + counts["leased"]
 
     @property
     def trained(self) -> int:
@@ -30,35 +37,44 @@ class Ledger:
         """Groups ever admitted; a requeued prompt counts once a life."""
         return sum(self.counts.values())
 
-    def admit(self, group: Group, member: str) -> None:
-        self.counts["admitted"] += 1
+    def admit(self, slots: np.ndarray, member: str, state: State = "admitted") -> None:
+        """New groups, whose permits are out from now on."""
+        self.counts[state] += len(slots)
+        self._store.groups.state[slots] = CODES[state]
         self._runtime.touch()
-        self._emit(group, "", "", member, 0)
+        self._emit(slots, "", state, "", member, 0)
 
     def move(self, group: Group, state: State, clock: int, reason: str = "", member: str = "") -> None:
         """`clock` is the topic's version before the change: clock - group version is the staleness of what is trained or dropped."""
-        source = group.state
-        self.counts[source] -= 1
-        counted = f"dropped:{reason}" if state == "dropped" else state
-        self.counts[counted] = self.counts.get(counted, 0) + 1
-        group.state = state
-        group.open = state in OPEN
-        if source != state:
-            group.since = self._runtime.now()
-        if FORWARD.index(state) > FORWARD.index(source):
-            self._runtime.touch()
-        self._emit(group, source, reason, member, clock)
+        self.move_all(np.array([group.slot]), state, clock, reason, member)
 
-    def _emit(self, group: Group, source: str, reason: str, member: str, clock: int) -> None:
-        data: dict[str, float | int | str] = {"life": group.life, "min_version": group.min_version}
-        if not group.open:
-            started = group.started_version()
-            data |= {
-                "clock": clock,
-                "rows": len(group.rows),
-                "tokens": max(group.tokens(), group.attempt_tokens),
-                "age": clock - (group.version if started is None else started),
-            }
-        self._runtime.emit(
-            "group", topic=self._topic, gid=group.gid, src=source, dst=group.state, reason=reason, version=group.version, member=member, data=data
-        )
+    def move_all(self, slots: np.ndarray, state: State, clock: int, reason: str = "", member: str = "") -> None:
+        """The same of several, in this order."""
+        table = self._store.groups
+        sources = table.state[slots]
+        if len(sources) and (sources == sources[0]).all():
+            self._move(slots, STATES[sources[0]], state, clock, reason, member)
+            return
+        for source in np.unique(sources):
+            self._move(slots[sources == source], STATES[source], state, clock, reason, member)
+
+    def _move(self, slots: np.ndarray, source: State, state: State, clock: int, reason: str, member: str) -> None:
+        counted = f"dropped:{reason}" if state == "dropped" else state
+        self.counts[source] -= len(slots)
+        self.counts[counted] = self.counts.get(counted, 0) + len(slots)
+        if source != state:
+            self._store.groups.since[slots] = self._runtime.now()
+        self._store.groups.state[slots] = CODES[state]
+        if CODES[state] > CODES[source]:
+            self._runtime.touch()
+        self._emit(slots, source, state, reason, member, clock)
+
+    def _emit(self, slots: np.ndarray, source: str, state: State, reason: str, member: str, clock: int) -> None:
+        table = self._store.groups
+        numbers = (table.gid[slots], table.life[slots], table.version[slots], table.min_version[slots])
+        moves = Moves(self._topic, source, state, reason, member, clock, *numbers)
+        if state not in OPEN:
+            started = self._store.started_versions(slots)
+            moves.rows, moves.tokens = table.rows[slots], np.maximum(table.tokens[slots], table.attempt_tokens[slots])
+            moves.age = clock - np.where(started == NEVER, moves.versions, started)
+        self._runtime.emit_moves(moves)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+import struct
+from dataclasses import dataclass
+
+import numpy as np
 
 from transfer_queue.controller.errors import bad
-from transfer_queue.controller.group import Group, Row
+from transfer_queue.controller.group import Group
+from transfer_queue.controller.schema import Place
 from transfer_queue.controller.topic import TopicState
 from transfer_queue.messages import (
     DropGroups,
@@ -17,10 +21,12 @@ from transfer_queue.messages import (
     Progress,
     ProgressItem,
     Pull,
+    PutBatch,
     PutRows,
-    RowPut,
+    wrong_lengths,
 )
 
+PLACE = struct.Struct("<4q")
 MOST_TOKENS = 1 << 40  # of a group: more is no count, and sums of it would not fit into a message
 
 
@@ -112,13 +118,15 @@ def _check_tokens(gid: int, tokens: int) -> None:
 
 def _advance(topic: TopicState, group: Group, item: ProgressItem) -> None:
     if item.tokens > group.attempt_tokens:
-        group.attempt_tokens = item.tokens
+        topic.groups.groups.attempt_tokens[group.slot] = item.tokens
         topic.renew(group)
+    attempt = group.attempt
     if item.tokens == 0:
-        group.held_version = max(group.held_version, item.oldest_version or 0)
+        if attempt is not None:
+            attempt.held_version = max(attempt.held_version, item.oldest_version or 0)
         return
-    if group.attempt_oldest != item.oldest_version:
-        group.attempt_oldest = item.oldest_version
+    if attempt is not None and attempt.oldest != item.oldest_version:
+        attempt.oldest = item.oldest_version
         topic.reversion(group)
     topic.start(group)
 
@@ -132,62 +140,97 @@ def _check_version(topic: TopicState, group: Group, oldest: int) -> None:
 
 
 def put_rows(topic: TopicState, request: PutRows, owner: str) -> OkPut:
-    """Atomic per group; a request that breaks a rule changes nothing at all."""
-    by_gid: dict[int, list[RowPut]] = defaultdict(list)
-    for row in request.rows:
-        topic.schema.check_row(row.gid, row.row, row.columns)
-        by_gid[row.gid].append(row)
-    accepted: list[Group] = []
+    """Atomic per group; a request that breaks a rule changes nothing at all. Rows come one by one or a few at a time, so they are read one by one:
+    an operation on arrays costs what several rows do."""
+    rows = _incoming(topic, request.rows)
+    rows_of: dict[int, list[Incoming]] = {}
+    for row in rows:
+        rows_of.setdefault(row.gid, []).append(row)
+    accepted: list[tuple[Group, list[Incoming]]] = []
     closed: list[int] = []
-    for gid in dict.fromkeys((*by_gid, *request.close)):
-        group = _writable(topic, gid, by_gid[gid], owner)
+    for gid in dict.fromkeys((*rows_of, *request.close)):
+        mine = rows_of.get(gid, [])
+        group = _writable(topic, gid, mine, owner)
         if group is None:
             closed.append(gid)
             continue
-        _check_put(topic, group, by_gid[gid], request.close.get(gid))
-        accepted.append(group)
-    for group in accepted:
-        _store(topic, group, by_gid[group.gid], group.gid in request.close)
+        _check_put(topic, group, mine, request.close.get(gid))
+        accepted.append((group, mine))
+    for group, mine in accepted:
+        _store(topic, group, mine, closes=group.gid in request.close)
     for gid in closed:
         topic.count_late(gid, owner, "rows")
-        topic.runtime.blocks.refuse(piece for row in by_gid[gid] for piece in row.columns.values())
+        for row in rows_of.get(gid, ()):
+            topic.runtime.blocks.refuse(np.array([*row.columns.values()], dtype=np.int64).reshape(-1, 4))
     return OkPut(closed=closed)
 
 
-def _writable(topic: TopicState, gid: int, rows: list[RowPut], owner: str) -> Group | None:
+@dataclass(slots=True)
+class Incoming:
+    """A row of a `PutBatch`."""
+
+    gid: int
+    fence: int
+    index: int
+    tokens: int
+    oldest: int
+    newest: int
+    columns: dict[str, Place]
+
+
+def _incoming(topic: TopicState, batch: PutBatch) -> list[Incoming]:
+    if wrong := wrong_lengths(len(batch), batch.fields(), batch.columns):
+        raise bad(f"{wrong}; nothing was stored")
+    if not len(batch):
+        return []
+    tables = {name: list(PLACE.iter_unpack(buffer)) for name, buffer in batch.columns.items()}
+    each = struct.Struct(f"<{len(batch)}q").unpack
+    gids, fences, indices, tokens, oldest, newest = map(each, (batch.gids, batch.fences, batch.rows, batch.tokens, batch.oldest, batch.newest))
+    topic.schema.check_rows(gids, indices, tables)
+    return [
+        Incoming(gids[at], fences[at], indices[at], tokens[at], oldest[at], newest[at], {name: table[at] for name, table in tables.items()})
+        for at in range(len(batch))
+    ]
+
+
+def _writable(topic: TopicState, gid: int, rows: list[Incoming], owner: str) -> Group | None:
     group = topic.groups.get(gid)
     if group is None or group.holder != owner:
         return None
-    indices = {row.row for row in rows}
-    if len(indices) < len(rows) or not indices.isdisjoint(group.rows) or any(row.fence != group.fence for row in rows):
+    fence, indices = group.fence, {row.index for row in rows}
+    if indices and max(indices) >= group.wanted:
+        raise bad(f"row={max(indices)} of group {gid} is outside [0, {group.wanted}), what was asked for: nothing was stored; samples count from 0")
+    if len(indices) < len(rows) or any(row.fence != fence for row in rows) or group.has_any(indices):
         return None
     return group
 
 
-def _check_put(topic: TopicState, group: Group, rows: list[RowPut], count: int | None) -> None:
+def _check_put(topic: TopicState, group: Group, rows: list[Incoming], count: int | None) -> None:
     for row in rows:
         _check_tokens(group.gid, row.tokens)
-        _check_version(topic, group, row.oldest_version)
-        if not row.oldest_version <= row.newest_version <= topic.version:
+        _check_version(topic, group, row.oldest)
+        if not row.oldest <= row.newest <= topic.version:
             raise bad(
-                f"newest_version={row.newest_version} of row {row.row} of group {group.gid} is outside [{row.oldest_version}, "
+                f"newest_version={row.newest} of row {row.index} of group {group.gid} is outside [{row.oldest}, "
                 f"{topic.version}] (its oldest token's, the committed clock): nothing was stored; report the version of each token as sampled"
             )
-    have = len(group.rows) + len(rows)
-    if count is not None and (count != have or count < 1):
+    if count is None:
+        return
+    have = int(topic.groups.groups.rows[group.slot]) + len(rows)
+    if count != have or count < 1:
         raise bad(
             f"close of group {group.gid} with count={count}, but {have} rows were put: a closed group has exactly its rows, and at least 1; "
             "nothing was stored. Put the missing rows in the same message, or use DropGroups"
         )
 
 
-def _store(topic: TopicState, group: Group, rows: list[RowPut], close: bool) -> None:
+def _store(topic: TopicState, group: Group, rows: list[Incoming], closes: bool) -> None:
     if rows:
         topic.start(group)
         topic.renew(group)
     for row in rows:
-        topic.add_row(group, row)
-    if close:
+        topic.add_row(group.slot, row.index, row.tokens, row.oldest, row.newest, row.columns)
+    if closes:
         topic.close(group)
     else:
         topic.reversion(group)
@@ -198,20 +241,17 @@ def drop_groups(topic: TopicState, request: DropGroups, owner: str) -> OkEmpty:
     its batch: it may have learned from the group, and its batch would be short. The stage that wanted the drop is through with such a group."""
     if not request.reason or request.reason in ("stale", "run_end"):
         raise bad(f"reason={request.reason!r} of a drop is empty or one of the controller's own: the ledger could not be read; say why in a word")
-    leased: dict[int, list[tuple[int, Group, Row | None]]] = defaultdict(list)  # by gid: (consumer, group, row)
-    for lease in topic.leases.answerable(owner):
-        for held, row in lease.items:
-            leased[held.gid].append((lease.consumer, held, row))
+    leases = topic.leases.answerable(owner)
     for gid in dict.fromkeys(request.gids):
         group = topic.groups.get(gid)
-        mine = [(consumer, row) for consumer, held, row in leased.get(gid, ()) if held is group and not held.served(consumer, row)]
+        mine = [] if group is None else [lease for lease in leases if lease.holds(group)]
         if group is None or group.acked_by or (group.holder != owner and not mine):
             topic.count_late(gid, owner, "drop")
-        elif group.leased_by - {consumer for consumer, _ in mine}:
+        elif group.leased_by - {lease.consumer for lease in mine}:
             topic.count_late(gid, owner, "drop")
-            for consumer, row in mine:
-                if consumer not in topic.terminals:
-                    topic.serve(consumer, group, row)
+            for lease in mine:
+                if lease.consumer not in topic.terminals:
+                    topic.queues.serve(lease.consumer, lease.rows[lease.due() & (lease.groups == group.slot)])
         else:
             topic.drop(group, request.reason)
     return OkEmpty()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 
-from transfer_queue.controller.blocks import Blocks, ids_of
+import numpy as np
+
+from transfer_queue.controller.blocks import Blocks, places_of
 from transfer_queue.messages import PromptPut
 
 
@@ -20,6 +22,17 @@ class Seen:
 
     def add(self, gid: int) -> None:
         self._above.add(gid)
+        self._settle()
+
+    def add_all(self, gids: np.ndarray) -> None:
+        """None of them is there yet."""
+        if len(gids) and int(gids[0]) == self._floor and (gids[1:] == gids[:-1] + 1).all():
+            self._floor += len(gids)
+        else:
+            self._above.update(gids.tolist())
+        self._settle()
+
+    def _settle(self) -> None:
         while self._floor in self._above:
             self._above.discard(self._floor)
             self._floor += 1
@@ -44,6 +57,20 @@ class PromptQueue:
         found = {prompt.gid: prompt for prompt in reversed(prompts) if prompt.gid not in self._seen}
         return [prompt for prompt in prompts if found.get(prompt.gid) is prompt]
 
+    def was_put(self, gid: int) -> bool:
+        return gid in self._seen
+
+    def number(self, count: int) -> np.ndarray:
+        """[count] gids for groups that come without one: those that follow the last."""
+        gids = np.arange(self.cursor, self.cursor + count)
+        self.see(gids)
+        return gids
+
+    def see(self, gids: np.ndarray) -> None:
+        """Groups that were put whole; none of these gids was put before."""
+        self._seen.add_all(gids)
+        self.cursor = max(self.cursor, int(gids.max()) + 1)
+
     def has_room(self, count: int) -> bool:
         return len(self._waiting) + count <= self.bound
 
@@ -51,7 +78,7 @@ class PromptQueue:
         """Store new prompts and the cursor, as one step."""
         for prompt in prompts:
             self._seen.add(prompt.gid)
-            self._blocks.hold(ids_of(prompt.columns.values()))
+            self._blocks.hold_each((piece.shard, piece.block) for piece in prompt.columns.values())
             self._waiting.append((prompt, 0))
         self.cursor = max(self.cursor, cursor)
 
@@ -65,7 +92,7 @@ class PromptQueue:
     def discard_all(self) -> None:
         """The run is over: what waits is never admitted."""
         for prompt, _ in self._waiting:
-            self._blocks.release(ids_of(prompt.columns.values()))
+            self._blocks.release(places_of(prompt.columns.values()))
         self._waiting.clear()
 
     def wanted(self, trained: int, open_groups: int) -> int:

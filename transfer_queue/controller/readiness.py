@@ -1,116 +1,148 @@
 """What one consumer can have now, kept incrementally: an item enters when its last input column is committed and leaves when it is handed out.
 
-The cost of every operation depends on the items it touches. Items of consumers that need weights are kept by the version of their newest token, so
-that those which the taker's weights cannot serve are never walked over.
+Items are slots, of rows or of groups, under the key (gid, row). They lie in shelves, one for each version of a group and of a newest token,
+so that those which the taker's weights cannot serve are never walked over. A batch that comes or goes costs a few operations on arrays.
 """
 
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass
+from collections.abc import Iterator
 
-from transfer_queue.controller.group import Group, Row
+import numpy as np
 
-Item = tuple[Group, Row | None]  # a row, or a whole group (None)
-Order = tuple[int, int, int]
-ItemKey = tuple[int, int]  # (gid, row), row -1 for the whole group
+from transfer_queue.controller.shelf import Shelf
 
 
-@dataclass(slots=True)
-class Entry:
-    order: Order
-    gate: int
-    group: Group
-    row: Row | None
+class Lane:
+    """Items of one gate, by group version."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._shelves: dict[int, Shelf] = {}
+        self._versions: list[int] = []  # heap of those that have a shelf, and of some that no longer have
+
+    def version(self) -> int | None:
+        """Of the oldest item."""
+        while self._versions and self._versions[0] not in self._shelves:
+            heapq.heappop(self._versions)
+        return self._versions[0] if self._versions else None
+
+    def add(self, version: int, keys: np.ndarray, slots: np.ndarray) -> None:
+        shelf = self._shelves.get(version)
+        if shelf is None:
+            shelf = self._shelves[version] = Shelf()
+            heapq.heappush(self._versions, version)
+            if len(self._versions) > 2 * len(self._shelves) + 64:
+                self._versions = sorted(self._shelves)
+        shelf.add(keys, slots)
+        self.count += len(keys)
+
+    def remove(self, version: int, keys: np.ndarray) -> None:
+        self._shelves[version].remove(keys)
+        self._left(version, len(keys))
+
+    def peek(self, version: int, limit: int) -> tuple[np.ndarray, np.ndarray]:
+        return self._shelves[version].peek(limit) if version in self._shelves else (np.zeros(0, np.int64), np.zeros(0, np.int64))
+
+    def skip(self, version: int, count: int) -> None:
+        if count:
+            self._shelves[version].skip(count)
+            self._left(version, count)
+
+    def _left(self, version: int, count: int) -> None:
+        self.count -= count
+        if not len(self._shelves[version]):
+            del self._shelves[version]
 
 
 class ReadySet:
     """`by_version`: oldest group version first, then gid and row; else gid and row. `gated`: only items whose newest token <= the taker's weights."""
 
     def __init__(self, *, by_version: bool, gated: bool) -> None:
-        self._by_version = by_version
+        self.by_version = by_version
         self._gated = gated
-        self._entries: dict[ItemKey, Entry] = {}
-        self._heaps: dict[int, list[tuple[Order, ItemKey]]] = {}  # gate -> heap; entries that left or moved go lazily
-        self._counts: dict[int, int] = {}  # gate -> items
-        self.rows = 0  # in all items
+        self._lanes: dict[int, Lane] = {}  # by gate
+        self._count = 0
 
     def __len__(self) -> int:
-        return len(self._entries)
+        """Items."""
+        return self._count
 
-    def add(self, group: Group, row: Row | None) -> None:
-        key = (group.gid, -1 if row is None else row.index)
-        gate = 0 if not self._gated else row.newest if row is not None else group.newest()
-        self._entries[key] = Entry(self._order(group, key), gate, group, row)
-        self._counts[gate] = self._counts.get(gate, 0) + 1
-        self.rows += len(group.rows) if row is None else 1
-        self._push(key)
+    def add(self, keys: np.ndarray, slots: np.ndarray, versions: np.ndarray, newest: np.ndarray) -> None:
+        """[n] each: items that are not here yet, their groups' versions and the versions of their newest tokens."""
+        self._count += len(keys)
+        for (gate, version), where in self._sorted(keys, versions, newest):
+            self._lane(gate).add(version, keys[where], slots[where])
 
-    def discard(self, gid: int, row: int) -> None:
-        entry = self._entries.pop((gid, row), None)
-        if entry is not None:
-            self._left(entry)
+    def add_one(self, key: int, slot: int, version: int, newest: int) -> None:
+        """The same of one."""
+        self._count += 1
+        lane = self._lane(newest if self._gated else 0)
+        lane.add(version if self.by_version else 0, np.array([key]), np.array([slot]))
 
-    def reorder(self, group: Group) -> None:
-        """The group's version changed."""
-        if not self._by_version:
-            return
-        for row in (-1, *group.rows):
-            entry = self._entries.get((group.gid, row))
-            if entry is not None:
-                entry.order = self._order(group, (group.gid, row))
-                self._push((group.gid, row))
+    def _lane(self, gate: int) -> Lane:
+        lane = self._lanes.get(gate)
+        if lane is None:
+            lane = self._lanes[gate] = Lane()
+        return lane
+
+    def remove(self, keys: np.ndarray, versions: np.ndarray, newest: np.ndarray) -> None:
+        """Items that are here, named as they were when they came."""
+        self._count -= len(keys)
+        for (gate, version), where in self._sorted(keys, versions, newest):
+            self._lanes[gate].remove(version, keys[where])
+            if not self._lanes[gate].count:
+                del self._lanes[gate]
 
     def count(self, loaded: int | None) -> int:
         """Items that a taker with these weights could have now (`loaded` counts only where the set is gated)."""
-        return sum(self._counts[gate] for gate in self._gates(loaded))
+        return sum(lane.count for lane in self._able(loaded).values()) if self._gated else self._count
 
-    def head(self, loaded: int | None) -> Item | None:
-        """The next item in order; it stays."""
-        best = self._best(loaded)
-        return None if best is None else (self._entries[best].group, self._entries[best].row)
+    def version(self, loaded: int | None) -> int | None:
+        """Of the next item in order, where that goes by version; else 0 for any."""
+        return min((version for lane in self._able(loaded).values() if (version := lane.version()) is not None), default=None)
 
-    def pop(self, limit: int, loaded: int | None) -> list[Item]:
-        """Take up to `limit` items out, in order."""
-        items: list[Item] = []
-        while len(items) < limit and (key := self._best(loaded)) is not None:
-            entry = self._entries.pop(key)
-            self._left(entry)
-            items.append((entry.group, entry.row))
-        return items
+    def pop(self, limit: int, loaded: int | None) -> np.ndarray:
+        """Take up to `limit` items out; their slots, in order."""
+        parts = []
+        while limit > 0 and (version := self.version(loaded)) is not None:
+            parts.append(self.pop_version(version, limit, loaded))
+            limit -= len(parts[-1])
+        return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, dtype=np.int64), *parts])
 
-    def _order(self, group: Group, key: ItemKey) -> Order:
-        return (group.version if self._by_version else 0, key[0], key[1])
+    def pop_version(self, version: int, limit: int, loaded: int | None) -> np.ndarray:
+        """The same, of one version only."""
+        lanes = self._able(loaded)
+        firsts = [lane.peek(version, limit) for lane in lanes.values()]
+        counts = [len(keys) for keys, _ in firsts]
+        slots = firsts[0][1]
+        if len(firsts) > 1:
+            order = np.argsort(np.concatenate([keys for keys, _ in firsts]))[:limit]
+            slots = np.concatenate([slots for _, slots in firsts])[order]
+            counts = np.bincount(np.repeat(np.arange(len(firsts)), counts)[order], minlength=len(firsts)).tolist()
+        self._count -= len(slots)
+        for (gate, lane), count in zip(list(lanes.items()), counts, strict=True):
+            lane.skip(version, count)
+            if not lane.count:
+                del self._lanes[gate]
+        return slots
 
-    def _push(self, key: ItemKey) -> None:
-        entry = self._entries[key]
-        heap = self._heaps.setdefault(entry.gate, [])
-        heapq.heappush(heap, (entry.order, key))
-        if len(heap) > 2 * self._counts[entry.gate] + 64:
-            heap[:] = [(item.order, name) for name, item in self._entries.items() if item.gate == entry.gate]
-            heapq.heapify(heap)
-
-    def _left(self, entry: Entry) -> None:
-        self.rows -= len(entry.group.rows) if entry.row is None else 1
-        self._counts[entry.gate] -= 1
-        if not self._counts[entry.gate]:
-            del self._counts[entry.gate], self._heaps[entry.gate]
-
-    def _gates(self, loaded: int | None) -> list[int]:
+    def _able(self, loaded: int | None) -> dict[int, Lane]:
         if not self._gated:
-            return list(self._counts)
-        return [gate for gate in self._counts if loaded is not None and gate <= loaded]
+            return self._lanes
+        return {gate: lane for gate, lane in self._lanes.items() if loaded is not None and gate <= loaded}
 
-    def _best(self, loaded: int | None) -> ItemKey | None:
-        heads = [head for gate in self._gates(loaded) if (head := self._head(gate)) is not None]
-        return min(heads)[1] if heads else None
-
-    def _head(self, gate: int) -> tuple[Order, ItemKey] | None:
-        heap = self._heaps[gate]
-        while heap:
-            order, key = heap[0]
-            entry = self._entries.get(key)
-            if entry is not None and entry.order == order and entry.gate == gate:
-                return heap[0]
-            heapq.heappop(heap)
-        return None
+    def _sorted(self, keys: np.ndarray, versions: np.ndarray, newest: np.ndarray) -> Iterator[tuple[tuple[int, int], np.ndarray | slice]]:
+        """((gate, version), which of the items, in order)."""
+        if not len(keys):
+            return
+        gate, version = int(newest[0]) if self._gated else 0, int(versions[0]) if self.by_version else 0
+        if len(keys) == 1 or ((not self._gated or (newest == gate).all()) and (not self.by_version or (versions == version).all())):
+            yield (gate, version), slice(None) if (keys[1:] > keys[:-1]).all() else np.argsort(keys)
+            return
+        gates, versions = newest if self._gated else np.zeros_like(keys), versions if self.by_version else np.zeros_like(keys)
+        order = np.lexsort((keys, versions, gates))
+        cuts = np.flatnonzero((np.diff(gates[order]) != 0) | (np.diff(versions[order]) != 0)) + 1
+        for where in np.split(order, cuts):
+            yield (int(gates[where[0]]), int(versions[where[0]])), where

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from transfer_queue.controller.blocks import Blocks
+from transfer_queue.controller.moves import Moves
 from transfer_queue.controller.timers import Timers
 from transfer_queue.messages import Event
 
@@ -18,6 +19,11 @@ class Observer(Protocol):
         """Called synchronously for every event, in order. Must be cheap and must not raise."""
 
 
+class BatchObserver(Observer, Protocol):
+    def on_moves(self, moves: Moves, t_s: float) -> None:
+        """Instead of an event for each of the groups. `t_s`: seconds since the controller's start."""
+
+
 TraceSink = Callable[[str, str, bytes, float], None]
 """(owner, role, trace, arrival in seconds since the controller's start): gets what heartbeats carry, once each. It must be cheap and not raise."""
 
@@ -25,6 +31,7 @@ TraceSink = Callable[[str, str, bytes, float], None]
 class Runtime:
     def __init__(self, observer: Observer, clock: Callable[[], float]) -> None:
         self._observer = observer
+        self._moved: Callable[[Moves, float], None] = getattr(observer, "on_moves", self._one_by_one)
         self._clock = clock
         self._start = clock()
         self._frozen_s = 0.0
@@ -67,3 +74,10 @@ class Runtime:
 
     def emit(self, kind: str, **fields: object) -> None:
         self._observer.on_event(Event(t_s=self._clock() - self._start, kind=kind, **fields))  # type: ignore[arg-type]
+
+    def emit_moves(self, moves: Moves) -> None:
+        self._moved(moves, self._clock() - self._start)
+
+    def _one_by_one(self, moves: Moves, t_s: float) -> None:
+        for event in moves.events(t_s):
+            self._observer.on_event(event)

@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
 
 from transfer_queue.codec.declared import BYTES_KINDS, check_declared, value_bytes
 from transfer_queue.controller.errors import bad
-from transfer_queue.messages import Slice, TopicSpec
+from transfer_queue.messages import NOWHERE, Slice, TopicSpec
 
 MOST_ROWS = 1 << 16  # of a group: a reissue lists the missing ones, so that a number gone wild would be a list that fills the memory
+
+
+Place = tuple[int, int, int, int]  # shard, block, start, stop
+FEW = 16  # places that are looked at one by one: operations on arrays cost as much as so many
+MOST_KINDS = 64  # of rows, by their columns: with many optional ones there could be more than anybody wants to keep
+
+
+class RowStart(NamedTuple):
+    """What a new row waits for."""
+
+    missing: np.ndarray  # [consumers] int16: required columns not there
+    ready: tuple[int, ...]  # consumers of rows that may have it at once
+    pending: np.ndarray  # [consumers] int64: 1 for a consumer of groups that waits for it
 
 
 class Schema:
@@ -22,20 +38,40 @@ class Schema:
         self.terminals = [number for number, consumer in enumerate(spec.consumers) if consumer.terminal]
         self.shared = frozenset(column.name for column in spec.columns if column.shared)
         self.per_row = frozenset(column.name for column in spec.columns if not column.shared)
+        self.shared_names = tuple(column.name for column in spec.columns if column.shared)  # their order in tables
+        self.per_row_names = tuple(column.name for column in spec.columns if not column.shared)
+        self.place_of = {name: at for names in (self.shared_names, self.per_row_names) for at, name in enumerate(names)}
         self.optional = frozenset(column.name for column in spec.columns if column.optional)
         self.value_bytes = {column.name: value_bytes(column) for column in spec.columns if column.kind not in BYTES_KINDS}
         self.scalars = frozenset(column.name for column in spec.columns if column.kind == "scalar")
         outputs = {name for consumer in spec.consumers for name in consumer.outputs}
-        self.generated = self.per_row - self.optional - outputs  # what every `RowPut` must carry
+        self.generated = self.per_row - self.optional - outputs  # what every row that is put must carry
+        self._all, self._needed = self.per_row | self.shared, self.generated | (self.shared - self.optional)  # of a put of whole groups
         shared_by, made_by = ({column.producer for column in spec.columns if column.shared is shared} for shared in (True, False))
         self.source = min(shared_by, default="source")  # the stage that puts prompts
         self.generator = min(made_by - self.numbers.keys(), default="rollout")  # the stage that pulls them
         self.readers: dict[str, list[int]] = {name: [] for name in self.per_row}  # column -> consumers that wait for it
-        self.missing = [0] * len(spec.consumers)  # required columns of a new row, by consumer
+        self.missing = np.zeros(len(spec.consumers), dtype=np.int16)  # [K] required columns of a new row
         for number, consumer in enumerate(spec.consumers):
             for name in set(consumer.inputs) & (self.per_row - self.optional):
                 self.readers[name].append(number)
                 self.missing[number] += 1
+        self._starts: dict[frozenset[str], RowStart] = {}
+        self.needs = np.zeros((len(self.per_row_names), len(spec.consumers)), dtype=np.int16)  # [C, K]: 1 where consumer k waits for column c
+        for name, numbers in self.readers.items():
+            self.needs[self.place_of[name], numbers] = 1
+
+    def start_of(self, columns: frozenset[str]) -> RowStart:
+        """Of a new row that has these columns. There are as many kinds of rows as a producer writes: few."""
+        found = self._starts.get(columns)
+        if found is None:
+            missing = self.missing - sum(self.needs[self.place_of[name]] for name in columns)
+            whole = np.array([consumer.unit == "group" for consumer in self.consumers])
+            ready = tuple(np.flatnonzero(~whole & (missing == 0)).tolist())
+            found = RowStart(missing, ready, ((missing > 0) & whole).astype(np.int64))
+            if len(self._starts) < MOST_KINDS:
+                self._starts[columns] = found
+        return found
 
     def consumer(self, name: str) -> int:
         number = self.numbers.get(name)
@@ -47,28 +83,72 @@ class Schema:
 
     def check_prompt(self, gid: int, columns: dict[str, Slice]) -> None:
         self._check_columns(f"prompt {gid}", columns, self.shared, self.shared - self.optional)
-        self.check_slices(f"prompt {gid}", columns.items())
+        for name, piece in columns.items():
+            if max(piece.shard, piece.block, piece.stop) >= 1 << 63:
+                raise bad(f"prompt {gid}: column {name!r} lies at {piece}, no place in a shard: nothing was stored; send what `write` returned")
+            self._check_each(f"prompt {gid}", name, [(piece.shard, piece.block, piece.start, piece.stop)])
 
-    def check_row(self, gid: int, row: int, columns: dict[str, Slice]) -> None:
-        if not 0 <= row < MOST_ROWS:
-            raise bad(f"row={row} of group {gid} is outside [0, {MOST_ROWS}): rows are samples of their group, counted from 0; nothing was stored")
-        self._check_columns(f"row {row} of group {gid}", columns, self.per_row, self.generated)
-        self.check_slices(f"row {row} of group {gid}", columns.items())
+    def check_rows(self, gids: Sequence[int], rows: Sequence[int], columns: Mapping[str, Sequence[Place]]) -> None:
+        """Rows to put, at least one: [R], [R], and places [R] a column."""
+        for gid, row in zip(gids, rows, strict=True):
+            if not 0 <= row < MOST_ROWS:
+                raise bad(f"row={row} of group {gid} is outside [0, {MOST_ROWS}): rows are samples of a group, counted from 0; nothing was stored")
+        what = f"row {rows[0]} of group {gids[0]} and {len(rows) - 1} others" if len(rows) > 1 else f"row {rows[0]} of group {gids[0]}"
+        self._check_columns(what, columns, self.per_row, self.generated)
+        for name, found in columns.items():
+            self._check_each(what, name, found)
+
+    def check_put(self, columns: Mapping[str, np.ndarray]) -> None:
+        """Whole groups: places [R, 4] a column, [G, 4] a shared one."""
+        self._check_columns("a put", columns, self._all, self._needed)
+        self.check_places("a put", columns)
 
     def check_outputs(self, number: int, columns: Iterable[str]) -> None:
         consumer = self.consumers[number]
         outputs = frozenset(consumer.outputs)
         self._check_columns(f"write-back of {consumer.name!r}", columns, outputs, outputs - self.optional)
 
-    def check_slices(self, what: str, slices: Iterable[tuple[str, Slice]]) -> None:
-        """Found here, it is the fault of who wrote it; found by a reader, it would end a stage that did nothing wrong."""
-        for name, piece in slices:
-            if min(piece.shard, piece.block, piece.start) < 0 or piece.stop < piece.start or max(piece.shard, piece.block, piece.stop) >= 1 << 63:
-                raise bad(f"{what}: column {name!r} lies at {piece}, which is no place in a shard: nothing was stored; send what `write` returned")
-            size, count = self.value_bytes.get(name, 1), piece.stop - piece.start
-            if count != size if name in self.scalars else count % size:
-                kind = f"scalar, {size} bytes a row" if name in self.scalars else f"per_token, {size} bytes a value"
-                raise bad(f"{what}: column {name!r} is {kind}, but {piece} holds {count} bytes: nothing was stored; write it with the topic's schema")
+    def check_places(self, what: str, columns: Mapping[str, np.ndarray]) -> None:
+        """[n, 4] a column. Found here, it is the fault of who wrote it; found by a reader, it would end a stage that did nothing wrong."""
+        for name, table in columns.items():
+            if len(table) <= FEW:
+                self._check_each(what, name, table.tolist())
+                continue
+            size, counts = self.value_bytes.get(name, 1), table[:, 3] - table[:, 2]
+            odd = counts != size if name in self.scalars else counts % size
+            if (table < 0).any() or (counts < 0).any() or odd.any():
+                self._refuse_places(what, name, table)
+
+    def _check_each(self, what: str, name: str, found: Iterable[Iterable[int]]) -> None:
+        """The same of a few, one by one."""
+        size, scalar = self.value_bytes.get(name, 1), name in self.scalars
+        for shard, block, start, stop in found:
+            count = stop - start
+            if shard < 0 or block < 0 or start < 0 or count < 0 or (count != size if scalar else count % size):
+                self._refuse_places(what, name, np.array([*found], dtype=np.int64))
+                return
+
+    def _refuse_places(self, what: str, name: str, table: np.ndarray) -> None:
+        """Unless what looks wrong is an optional column that is not there."""
+        shards, blocks, starts, stops = table.T
+        wrong = (shards < 0) | (blocks < 0) | (starts < 0) | (stops < starts)
+        if wrong.any() and name in self.optional:
+            wrong &= (table != NOWHERE).any(axis=1)
+        if wrong.any():
+            place = table[np.argmax(wrong)].tolist()
+            missing = "missing there, and it is not optional" if place == list(NOWHERE) else "no place in a shard"
+            raise bad(f"{what}: column {name!r} lies at {place}, which is {missing}: nothing was stored; send what `write` returned")
+        self._check_bytes(what, name, table[shards >= 0])
+
+    def _check_bytes(self, what: str, name: str, table: np.ndarray) -> None:
+        """A scalar has one value's bytes, a run a multiple of them."""
+        size, counts = self.value_bytes.get(name, 1), table[:, 3] - table[:, 2]
+        wrong = counts != size if name in self.scalars else counts % size != 0
+        if wrong.any():
+            place = table[np.argmax(wrong)].tolist()
+            kind = f"scalar, {size} bytes a row" if name in self.scalars else f"per_token, {size} bytes a value"
+            held = f"{place} holds {place[3] - place[2]} bytes"
+            raise bad(f"{what}: column {name!r} is {kind}, but {held}: nothing was stored; write it with the topic's schema")
 
     def _check_columns(self, what: str, columns: Iterable[str], allowed: frozenset[str], needed: frozenset[str]) -> None:
         given = set(columns)

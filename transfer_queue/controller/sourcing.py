@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from transfer_queue.controller.blocks import places_of
 from transfer_queue.controller.errors import bad
 from transfer_queue.controller.schema import MOST_ROWS
+from transfer_queue.controller.store import MOST_GIDS
 from transfer_queue.controller.topic import TopicState
 from transfer_queue.messages import ClosePrompts, Demand, OkDemand, OkEmpty, OkPrompts, PutPrompts
 
@@ -16,8 +18,8 @@ def put_prompts(topic: TopicState, request: PutPrompts, last: bool) -> OkPrompts
     queue = topic.prompts
     for prompt in request.prompts:
         topic.schema.check_prompt(prompt.gid, prompt.columns)
-        if prompt.gid < 0 or (prompt.rows is not None and not 1 <= prompt.rows <= MOST_ROWS):
-            raise bad(f"prompt {prompt.gid} with rows={prompt.rows}: gids count from 0, rows from 1 to {MOST_ROWS}; nothing was stored")
+        if not 0 <= prompt.gid < MOST_GIDS or (prompt.rows is not None and not 1 <= prompt.rows <= MOST_ROWS):
+            raise bad(f"prompt {prompt.gid} with rows={prompt.rows}: gids count from 0 to 2^47, rows from 1 to {MOST_ROWS}; nothing was stored")
     new = queue.new(request.prompts)
     if len(new) > queue.bound:
         raise bad(
@@ -28,7 +30,7 @@ def put_prompts(topic: TopicState, request: PutPrompts, last: bool) -> OkPrompts
         return OkPrompts(accepted=0, cursor=queue.cursor) if topic.over or last else None
     queue.put(new, request.cursor)
     kept = set(map(id, new))
-    topic.runtime.blocks.refuse(piece for prompt in request.prompts if id(prompt) not in kept for piece in prompt.columns.values())
+    topic.runtime.blocks.refuse(places_of(piece for prompt in request.prompts if id(prompt) not in kept for piece in prompt.columns.values()))
     if new:
         topic.progressed(topic.schema.source)
         topic.runtime.wake("pull", topic.name)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
+
+from transfer_queue.controller.group import Group
 from transfer_queue.controller.leases import Lease
 from transfer_queue.controller.members import Member
 from transfer_queue.controller.parked import Waiter
@@ -76,32 +79,34 @@ def _ready(topic: TopicState, name: str) -> int:
     if name == topic.schema.source:
         return len(topic.prompts)
     if name == topic.schema.generator:
-        return sum(group.holder is None and not group.closed for group in topic.groups.values())
-    return topic.ready[topic.schema.numbers[name]].rows
+        return int(np.count_nonzero(~topic.groups.groups.closed[topic.groups.all()])) - len(topic.groups.attempts)
+    return topic.queues.rows[topic.schema.numbers[name]]
 
 
 def _leases(scene: Scene, topic: TopicState, name: str) -> list[LeaseWait]:
     if name == topic.schema.generator:
-        held = [group for group in topic.groups.values() if group.holder is not None]
+        held = [Group(topic.groups, slot) for slot in topic.groups.attempts]
         return [
             LeaseWait(group.fence, str(group.holder), scene.now - (group.deadline - topic.lease_s), len(group.missing_rows()), [group.gid])
             for group in held[:LEASES]
         ]
     number = topic.schema.numbers.get(name, -1)
-    lapsed = [_lease(scene, lease, True) for lease in topic.leases.lapsed() if lease.consumer == number and lease.rows()]
+    lapsed = [_lease(scene, lease, True) for lease in topic.leases.lapsed() if lease.consumer == number and lease.count()]
     return [*lapsed, *(_lease(scene, lease, False) for lease in topic.leases if lease.consumer == number)][:LEASES]
 
 
 def _lease(scene: Scene, lease: Lease, lapsed: bool) -> LeaseWait:
-    return LeaseWait(lease.id, lease.owner, scene.now - lease.since, lease.rows(), lease.gids()[:SHOWN], lapsed)
+    return LeaseWait(lease.id, lease.owner, scene.now - lease.since, lease.count(), lease.gids()[:SHOWN], lapsed)
 
 
 def _oldest(scene: Scene, topic: TopicState) -> GroupWait | None:
     """Of the oldest version, outside the trainer's batch if there is one: the batch waits for it."""
     batch = topic.clock_terminal.batch
-    group = min(topic.groups.values(), key=lambda group: (group.gid in batch, group.version, group.gid), default=None)
-    if group is None:
+    slots, table = topic.groups.all(), topic.groups.groups
+    if not len(slots):
         return None
+    inside = np.isin(table.gid[slots], list(batch))
+    group = Group(topic.groups, int(slots[np.lexsort((table.gid[slots], table.version[slots], inside))[0]]))
     waits, owners = "a take of the trainer", list[str]()
     if group.leased_by:
         names = [topic.schema.consumers[number].name for number in sorted(group.leased_by)]
@@ -112,7 +117,7 @@ def _oldest(scene: Scene, topic: TopicState) -> GroupWait | None:
         owners = [] if group.holder is None else [group.holder]
     elif missing := missing_columns(topic, group):
         waits = missing
-        owners = [lease.owner for lease in topic.leases if any(held is group for held, _ in lease.items)]
+        owners = [lease.owner for lease in topic.leases if lease.holds(group)]
     return GroupWait(group.gid, group.version, group.state, scene.now - group.since, waits, list(dict.fromkeys(owners)))
 
 

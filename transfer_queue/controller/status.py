@@ -35,15 +35,15 @@ def permits(topic: TopicState) -> int:
 
 
 def _consumers(topic: TopicState, parked: Parked) -> list[ConsumerStatus]:
-    leased = [0] * len(topic.ready)
+    leased = [0] * len(topic.schema.consumers)
     for lease in topic.leases:
-        leased[lease.consumer] += lease.rows()
+        leased[lease.consumer] += lease.count()
     return [
         ConsumerStatus(
             name=consumer.name,
             done_rows=topic.done_rows[number],
             leased_rows=leased[number],
-            ready_rows=topic.ready[number].rows,
+            ready_rows=topic.queues.rows[number],
             waiting=[waiter.owner for waiter in parked.of(("take", topic.name, consumer.name))],
         )
         for number, consumer in enumerate(topic.schema.consumers)
@@ -52,7 +52,7 @@ def _consumers(topic: TopicState, parked: Parked) -> list[ConsumerStatus]:
 
 def oldest_open(topic: TopicState) -> str:
     """The group that is open longest: gid, state, what it waits for, since when."""
-    group = next(iter(topic.groups.values()), None)
+    group = topic.groups.first()
     if group is None:
         return "no group is open"
     since = topic.runtime.now() - group.since

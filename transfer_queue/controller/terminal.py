@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from transfer_queue.controller.group import Group
+import numpy as np
+
 from transfer_queue.controller.readiness import ReadySet
+from transfer_queue.controller.store import Store, keys_of
 from transfer_queue.controller.versions import VersionCount
 
 
 class Terminal:
-    def __init__(self, number: int, batch: int, ready: ReadySet) -> None:
+    def __init__(self, number: int, batch: int, ready: ReadySet, store: Store) -> None:
         self.number = number  # in the schema
         self.ready = ready
         self.epochs: list[int] = []  # epoch of each commit: its length is the clock, so that no second counter can drift
         self.trained = 0  # groups acknowledged; with one terminal consumer this is the ledger's count
-        self.batch: dict[int, Group] = {}  # leased to the present step, by gid
+        self.batch: dict[int, int] = {}  # leased to the present step: gid → slot
         self.outside = VersionCount()  # versions of the open groups that are neither in the batch nor acknowledged
         self._batch_size = batch
+        self._store = store
 
     @property
     def clock(self) -> int:
@@ -27,53 +30,67 @@ class Terminal:
             return self._batch_size
         return max(len(self.batch), min(self._batch_size, target - self.trained))
 
-    def select(self, limit: int, at_least: int, loaded: int | None, ordered: bool) -> list[Group]:
-        """Move up to `limit` groups into the batch, oldest version first; none at all if there are fewer than `at_least`.
+    def select(self, limit: int, at_least: int, loaded: int | None, ordered: bool) -> np.ndarray:
+        """Move up to `limit` groups (slots) into the batch, oldest version first; none at all if there are fewer than `at_least`.
 
         ordered (policy wait): a group is taken only while no open group of an older version remains outside the batch.
         """
         if self.ready.count(loaded) < at_least:
-            return []
-        chosen: list[Group] = []
-        while len(chosen) < limit and (head := self.ready.head(loaded)) is not None:
-            group = head[0]
-            oldest = self.outside.min()
-            if ordered and oldest is not None and group.version > oldest:
-                break
-            self.ready.pop(1, loaded)
-            self.outside.remove(group.version)
-            self.batch[group.gid] = group
-            chosen.append(group)
+            return np.zeros(0, dtype=np.int64)
+        if not ordered:
+            chosen = self._chosen(self.ready.pop(limit, loaded))
+        else:
+            parts: list[np.ndarray] = []
+            while limit > 0 and (version := self.ready.version(loaded)) is not None and version == self.outside.min():
+                parts.append(self._chosen(self.ready.pop_version(version, limit, loaded)))
+                limit -= len(parts[-1])
+            chosen = np.concatenate([np.zeros(0, dtype=np.int64), *parts])
         if len(chosen) < at_least:
-            for group in chosen:
-                self.put_back(group)
-            return []
+            self.put_back(chosen)
+            return np.zeros(0, dtype=np.int64)
         return chosen
 
-    def put_back(self, group: Group) -> None:
-        """A group of the batch is ready again."""
-        del self.batch[group.gid]
-        self.outside.add(group.version)
-        self.ready.add(group, None)
+    def _chosen(self, slots: np.ndarray) -> np.ndarray:
+        table = self._store.groups
+        table.queued[slots, self.number], table.leased[slots, self.number] = False, True
+        self.outside.remove_all(table.version[slots])
+        self.batch.update(zip(table.gid[slots].tolist(), slots.tolist(), strict=True))
+        return slots
 
-    def reversion(self, group: Group, version: int) -> None:
-        """The group gets another version; call before `group.version` changes."""
-        if group.gid not in self.batch and self.number not in group.acked_by:
-            self.outside.remove(group.version)
-            self.outside.add(version)
+    def put_back(self, slots: np.ndarray) -> None:
+        """Groups of the batch are ready again."""
+        table = self._store.groups
+        for gid in table.gid[slots].tolist():
+            del self.batch[gid]
+        self.outside.add_all(table.version[slots])
+        table.queued[slots, self.number], table.leased[slots, self.number] = True, False
+        self.ready.add(keys_of(table.gid[slots], 0), slots, table.version[slots], table.newest[slots])
 
-    def forget(self, group: Group) -> None:
-        """The group ends: it leaves the batch, or what is outside of it."""
-        if self.batch.pop(group.gid, None) is None and self.number not in group.acked_by:
-            self.outside.remove(group.version)
+    def reversion(self, slots: np.ndarray, versions: np.ndarray) -> None:
+        """The groups get other versions; call before those of the table change."""
+        table = self._store.groups
+        outside = self._outside(slots)
+        self.outside.remove_all(table.version[slots[outside]])
+        self.outside.add_all(versions[outside])
 
-    def commit(self, epoch: int) -> list[Group]:
-        """Acknowledge the batch; returns its groups in canonical order."""
-        groups = [self.batch[gid] for gid in sorted(self.batch)]
+    def forget(self, slots: np.ndarray) -> None:
+        """The groups end: they leave the batch, or what is outside of it."""
+        outside = self._outside(slots)
+        for gid in self._store.groups.gid[slots[~outside]].tolist():
+            self.batch.pop(gid, None)
+        self.outside.remove_all(self._store.groups.version[slots[outside]])
+
+    def _outside(self, slots: np.ndarray) -> np.ndarray:
+        """[n] bool: neither in the batch nor acknowledged."""
+        table = self._store.groups
+        return ~(table.leased[slots, self.number] | table.acked[slots, self.number])
+
+    def commit(self, epoch: int) -> np.ndarray:
+        """Acknowledge the batch; returns its groups (slots) in canonical order."""
+        slots = np.array([self.batch[gid] for gid in sorted(self.batch)], dtype=np.int64)
         self.batch.clear()
-        for group in groups:
-            group.acked_by.add(self.number)
-            group.leased_by.discard(self.number)
-        self.trained += len(groups)
+        self._store.groups.acked[slots, self.number] = True
+        self._store.groups.leased[slots, self.number] = False
+        self.trained += len(slots)
         self.epochs.append(epoch)
-        return groups
+        return slots

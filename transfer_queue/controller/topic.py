@@ -7,20 +7,24 @@ trainer back to complete. A record exists while its group is open.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
+
+import numpy as np
 
 from transfer_queue.controller.askers import Askers
-from transfer_queue.controller.blocks import ids_of
-from transfer_queue.controller.group import SERVED, Group, Row
+from transfer_queue.controller.group import Attempt, Group
 from transfer_queue.controller.leases import Lease, Leases
 from transfer_queue.controller.ledger import RUN_END, Ledger
 from transfer_queue.controller.prompts import PromptQueue
-from transfer_queue.controller.readiness import ReadySet
+from transfer_queue.controller.queues import Queues
+from transfer_queue.controller.receipts import Receipts
 from transfer_queue.controller.reissue import ReissueQueue
 from transfer_queue.controller.runtime import Runtime
-from transfer_queue.controller.schema import Schema
+from transfer_queue.controller.schema import Place, Schema
+from transfer_queue.controller.store import Store, once
 from transfer_queue.controller.terminal import Terminal
 from transfer_queue.controller.window import WindowRules
-from transfer_queue.messages import RowPut, Slice, TopicSpec
+from transfer_queue.messages import NOWHERE, TopicSpec, packed_places, unpacked
 
 STALE = "stale"
 
@@ -33,22 +37,20 @@ class TopicState:
         self.lease_s = lease_s
         self.schema = Schema(spec)
         self.window = WindowRules(spec.window)
-        self.ledger = Ledger(spec.name, runtime)
+        self.groups = Store(self.schema)  # open ones
+        self.ledger = Ledger(spec.name, self.groups, runtime)
         self.prompts = PromptQueue(spec.prompts_bound, runtime.blocks)
-        self.groups: dict[int, Group] = {}  # open ones, in order of admission
         self.reissues = ReissueQueue()
         self.held: dict[str, set[int]] = defaultdict(set)  # producer "name#incarnation" -> gids
-        self.leases = Leases(runtime.serial, runtime.now)
+        self.leases = Leases(self.groups, runtime.serial, runtime.now)
         self.askers = Askers(runtime.now)
         self.progress_at: dict[str, float] = {}  # by stage: its last work that was taken in, seconds of the controller's clock
-        self.ready = [
-            ReadySet(by_version=consumer.sampler == "oldest_first" or (consumer.terminal and self.window.ordered), gated=consumer.needs_weights)
-            for consumer in spec.consumers
-        ]
-        self.terminals = {number: Terminal(number, spec.window.batch, self.ready[number]) for number in self.schema.terminals}
+        self.queues = Queues(self.groups, self.window.ordered, self.wake_takers)
+        self.terminals = {number: Terminal(number, spec.window.batch, self.queues.sets[number], self.groups) for number in self.schema.terminals}
         self.clock_terminal = self.terminals[self.schema.terminals[0]]  # its commits are the model's clock
         self.done_rows = [0] * len(spec.consumers)
-        self.stored_rows = 0
+        self.receipts = Receipts()  # of puts of whole groups
+        self.given = 0  # groups that were put whole
         self.late = 0  # rows, closes and write-backs that came too late
         self.over = False  # the target is trained
 
@@ -56,43 +58,46 @@ class TopicState:
     def version(self) -> int:
         return self.clock_terminal.clock
 
+    @property
+    def stored_rows(self) -> int:
+        return self.groups.stored
+
     # ------------------------------------------------------------ admission and production
 
     def admit(self, owner: str, loaded: int) -> Group:
         """The next waiting prompt becomes a group record, which is the permit, and is handed out."""
         prompt, life = self.prompts.pop()
         min_version = self.window.min_version(self.version, self.ledger.open)
-        group = Group(
-            prompt.gid, life, prompt, prompt.rows or self.spec.rows_per_group, min_version, min_version, self.runtime.now(), [0] * len(self.ready)
-        )
-        self.groups[group.gid] = group
+        places = unpacked(packed_places(prompt.columns.get(name) for name in self.schema.shared_names))
+        gids, wanted = np.array([prompt.gid]), prompt.rows or self.spec.rows_per_group
+        slots = self.groups.open(gids, life, wanted, min_version, places.reshape(1, -1, 4), self.runtime.now())
+        group = Group(self.groups, int(slots[0]))
         for terminal in self.terminals.values():
-            terminal.outside.add(group.version)
-        self.ledger.admit(group, owner)
+            terminal.outside.add_all(np.array([min_version]))
+        self.ledger.admit(slots, owner)
         self.hand_out(group, owner, loaded)
         self.runtime.wake("demand", self.name)
         self.runtime.wake("put", self.name)
         return group
 
     def hand_out(self, group: Group, owner: str, loaded: int) -> None:
-        group.fence = self.runtime.serial()
-        group.holder = owner
-        group.held_version = loaded
-        group.deadline = self.runtime.now() + self.lease_s
+        attempt = Attempt(owner, self.runtime.serial(), loaded, self.runtime.now() + self.lease_s)
+        self.groups.attempts[group.slot] = attempt
         self.held[owner].add(group.gid)
 
         def check() -> float | None:
-            if self.runtime.now() < group.deadline:
-                return group.deadline
-            self.runtime.cancelled.append((owner, group.gid, group.fence))
-            group.lapses += 1
+            if self.runtime.now() < attempt.deadline:
+                return attempt.deadline
+            self.runtime.cancelled.append((owner, group.gid, attempt.fence))
+            self.groups.groups.lapses[group.slot] += 1
             self.lose_producer(group, "lease_expired")
             return None
 
-        group.timer = self.runtime.timers.at(group.deadline, check)
+        attempt.timer = self.runtime.timers.at(attempt.deadline, check)
 
     def renew(self, group: Group) -> None:
-        group.deadline = self.runtime.now() + self.lease_s
+        if group.attempt is not None:
+            group.attempt.deadline = self.runtime.now() + self.lease_s
         self.progressed(self.schema.generator)
 
     def progressed(self, stage: str) -> None:
@@ -105,58 +110,86 @@ class TopicState:
         if group.state == "admitted":
             self.ledger.move(group, "generating", self.version, member=group.holder or "")
 
-    def add_row(self, group: Group, put: RowPut) -> None:
-        row = Row(put.row, put.tokens, put.oldest_version, put.newest_version, {}, list(self.schema.missing))
-        group.rows[put.row] = row
-        self.stored_rows += 1
+    def add_row(self, group: int, index: int, tokens: int, oldest: int, newest: int, columns: Mapping[str, Place]) -> None:
+        """The same as `add_rows` of one row, without an operation on arrays: what streams in comes row by row. `columns`: a place each."""
+        rows, groups = self.groups.rows, self.groups.groups
+        slot = int(groups.base[group]) + index
+        rows.there[slot], rows.group[slot], rows.index[slot], rows.tokens[slot] = True, group, index, tokens
+        rows.oldest[slot], rows.newest[slot], rows.queued[slot] = oldest, newest, False
+        self.groups.stored += 1
+        groups.rows[group] += 1
+        groups.tokens[group] += tokens
+        groups.oldest[group], groups.newest[group] = min(oldest, groups.oldest[group]), max(newest, groups.newest[group])
+        rows.places[slot] = NOWHERE
+        for name, place in columns.items():
+            rows.places[slot, self.schema.place_of[name]] = place
+        there = {name: place for name, place in columns.items() if place[0] >= 0}
+        self.runtime.blocks.hold_each((place[0], place[1]) for place in there.values())
+        start = self.schema.start_of(frozenset(there))
+        rows.missing[slot] = start.missing
+        groups.pending[group] += start.pending
+        for number in start.ready:
+            self.queues.add_row(slot, number)
+
+    def add_rows(self, groups: np.ndarray, numbers: Mapping[str, np.ndarray], columns: Mapping[str, np.ndarray]) -> np.ndarray:
+        """New rows of these groups (slots, [R], those of a group adjacent); returns their slots. `numbers`: index, tokens, oldest, newest, [R] each.
+        `columns`: places, [R, 4] each. The caller has checked that none of the rows is there."""
+        store, count = self.groups, len(groups)
+        slots = store.groups.base[groups] + numbers["index"]
+        store.stored += count
+        store.rows.there[slots] = True
+        places = np.empty((count, len(self.schema.per_row_names), 4), dtype=np.int64)
+        places[:] = NOWHERE
+        for name, table in columns.items():
+            places[:, self.schema.place_of[name]] = table
+        store.rows.group[slots], store.rows.places[slots], store.rows.queued[slots] = groups, places, False
+        for name in ("index", "tokens", "oldest", "newest"):
+            getattr(store.rows, name)[slots] = numbers[name]
+        np.add.at(store.groups.rows, groups, 1)
+        np.minimum.at(store.groups.oldest, groups, numbers["oldest"])
+        np.maximum.at(store.groups.newest, groups, numbers["newest"])
+        np.add.at(store.groups.tokens, groups, numbers["tokens"])
+        self.runtime.blocks.hold(places)
+        missing = self.schema.missing - (places[:, :, 0] >= 0) @ self.schema.needs
+        store.rows.missing[slots] = missing
         for number, consumer in enumerate(self.schema.consumers):
             if consumer.unit == "group":
-                group.pending[number] += 1
-            if not row.missing[number]:
-                self._row_ready(group, row, number)
-        self.write(group, row, put.columns)
+                np.add.at(store.groups.pending[:, number], groups, missing[:, number] > 0)
+            else:
+                self.queues.add_rows(slots[missing[:, number] == 0], number)
+        return slots
 
-    def write(self, group: Group, row: Row, columns: dict[str, Slice]) -> None:
-        """Commit columns of one row. The caller has checked that none of them is there."""
-        new = ids_of(columns.values()) - group.blocks
-        self.runtime.blocks.hold(new)
-        group.blocks |= new
-        for name, piece in columns.items():
-            row.columns[name] = piece
+    def write(self, slots: np.ndarray, columns: Mapping[str, np.ndarray]) -> None:
+        """Commit columns (places, [R, 4] each) of rows (slots). The caller has checked that none of them is there."""
+        table = self.groups.rows
+        for name, places in columns.items():
+            self.runtime.blocks.hold(places)
+            table.places[slots, self.schema.place_of[name]] = places
+            found = slots if (there := places[:, 0] >= 0).all() else slots[there]
             for number in self.schema.readers[name]:
-                row.missing[number] -= 1
-                if not row.missing[number]:
-                    self._row_ready(group, row, number)
-
-    def _row_ready(self, group: Group, row: Row, number: int) -> None:
-        if self.schema.consumers[number].unit == "row":
-            self.ready[number].add(group, row)
-            self.wake_takers(number)
-            return
-        group.pending[number] -= 1
-        self._group_ready(group, number)
-
-    def _group_ready(self, group: Group, number: int) -> None:
-        if group.closed and not group.pending[number]:
-            self.ready[number].add(group, None)
-            self.wake_takers(number)
+                left = table.missing[found, number] - 1
+                table.missing[found, number] = left
+                complete = found if not left.any() else found[left == 0]
+                if self.schema.consumers[number].unit == "row":
+                    self.queues.add_rows(complete, number)
+                elif len(complete):
+                    groups, counts = once(table.group[complete])
+                    self.groups.groups.pending[groups, number] -= counts
+                    self.queues.add_groups(groups, number)
 
     def close(self, group: Group, reason: str = "") -> None:
         """All rows are there: the group is complete and its producer is rid of it."""
         owner = self._unhold(group)
-        group.closed = True
-        group.attempt_oldest = None
+        slots = np.array([group.slot])
+        self.groups.groups.closed[slots] = True
         self.reversion(group)
         self.ledger.move(group, "complete", self.version, reason, owner)
-        for number, consumer in enumerate(self.schema.consumers):
-            if consumer.unit == "group":
-                self._group_ready(group, number)
+        self.queues.closed(slots)
 
     def lose_producer(self, group: Group, reason: str) -> None:
         """The attempt is lost, its finished rows are kept; the rest is handed out again. Without a rest the group is complete."""
         owner = self._unhold(group)
-        group.attempt_oldest = None
-        group.attempt_tokens = 0
+        self.groups.groups.attempt_tokens[group.slot] = 0
         if not group.missing_rows():
             self.close(group, reason)
             return
@@ -166,37 +199,36 @@ class TopicState:
         self.runtime.wake("pull", self.name)
 
     def _unhold(self, group: Group) -> str:
-        owner = group.holder
-        group.holder = None
-        if group.timer is not None:  # it would keep the group, which may be trained by then, until the deadline
-            self.runtime.timers.cancel(group.timer)
-            group.timer = None
-        if owner is None:
+        attempt = self.groups.attempts.pop(group.slot, None)
+        if attempt is None:
             return ""
-        self.held[owner].discard(group.gid)
-        if not self.held[owner]:
-            del self.held[owner]
-        return owner
+        if attempt.timer is not None:  # it would keep the attempt, whose group may be trained by then, until the deadline
+            self.runtime.timers.cancel(attempt.timer)
+        self.held[attempt.holder].discard(group.gid)
+        if not self.held[attempt.holder]:
+            del self.held[attempt.holder]
+        return attempt.holder
 
     def reversion(self, group: Group) -> None:
         """Recompute the group's version after its tokens changed, and tell everything that is ordered by it."""
         version = group.measured_version()
         if version == group.version:
             return
+        slots = np.array([group.slot])
         for terminal in self.terminals.values():
-            terminal.reversion(group, version)
-        group.version = version
-        for ready in self.ready:
-            ready.reorder(group)
+            terminal.reversion(slots, np.array([version]))
+        self.queues.reversion(slots, version)
         self.wake_terminals()
 
     # ------------------------------------------------------------ consumption
 
-    def serve(self, number: int, group: Group, row: Row | None) -> None:
-        """Consumer `number` acknowledged the row (None: the group): whoever else has it, or would get it, comes too late."""
-        for part in [row] if row is not None else group.rows.values():
-            part.missing[number] = SERVED
-        self.ready[number].discard(group.gid, -1 if row is None else row.index)
+    def pop_batch(self, terminal: Terminal, limit: int, at_least: int, loaded: int | None) -> np.ndarray:
+        """Groups (slots) for the batch of a terminal consumer, in its sampler's order."""
+        slots = terminal.select(limit, at_least, loaded, self.window.ordered)
+        self.queues.rows[terminal.number] -= int(self.groups.groups.rows[slots].sum())
+        if self.spec.consumers[terminal.number].sampler == "in_order":
+            slots = slots[np.argsort(self.groups.groups.gid[slots])]
+        return slots
 
     def lapse(self, lease: Lease) -> None:
         """A lease that ran out: its rows are ready again. Its owner may only be slow, so what it still writes first is taken in."""
@@ -205,30 +237,37 @@ class TopicState:
             topic=self.name,
             reason="lease_expired",
             member=lease.owner,
-            data={"consumer": self.schema.consumers[lease.consumer].name, "rows": lease.rows()},
+            data={"consumer": self.schema.consumers[lease.consumer].name, "rows": lease.count()},
         )
         lease.timer = None
         self.release(lease, "lease_expired")
         self.leases.keep_lapsed(lease)
 
-    def release(self, lease: Lease, reason: str) -> None:
-        """A lease ends undone: what is still open of it is ready again."""
+    def end(self, lease: Lease) -> None:
+        """Everything of it is done."""
         if lease.timer is not None:
             self.runtime.timers.cancel(lease.timer)
         self.leases.remove(lease)
+
+    def release(self, lease: Lease, reason: str) -> None:
+        """A lease ends undone: what is still open of it is ready again."""
+        self.end(lease)
         terminal = self.terminals.get(lease.consumer)
-        for group, row in lease.items:
-            if not group.open:
-                continue
-            if terminal is None:
-                if not group.served(lease.consumer, row):
-                    self.ready[lease.consumer].add(group, row)
-                continue
-            terminal.put_back(group)
-            group.leased_by.discard(lease.consumer)
-            if not group.leased_by:
-                self.ledger.move(group, "complete", self.version, reason, lease.owner)
+        if terminal is not None:
+            self._give_up(terminal, lease, reason)
+        elif self.schema.consumers[lease.consumer].unit == "group":
+            self.queues.add_groups(once(lease.groups[lease.due()])[0], lease.consumer)
+        else:
+            self.queues.add_rows(lease.rows[lease.due()], lease.consumer)
         self.wake_takers(lease.consumer)
+
+    def _give_up(self, terminal: Terminal, lease: Lease, reason: str) -> None:
+        """A part of a batch that is not trained by this owner."""
+        table = self.groups.groups
+        slots = once(lease.groups[lease.alive()])[0]
+        terminal.put_back(slots)
+        self.queues.rows[terminal.number] += int(table.rows[slots].sum())
+        self.ledger.move_all(slots[~table.leased[slots].any(axis=1)], "complete", self.version, reason, lease.owner)
 
     def wake_takers(self, number: int) -> None:
         self.runtime.wake("take", self.name, self.schema.consumers[number].name)
@@ -241,31 +280,37 @@ class TopicState:
 
     def drop(self, group: Group, reason: str) -> None:
         """Give a group up: counted under `reason`, cancelled at its holder, replaced unless the run is over."""
-        if group.holder is not None:
-            self.runtime.cancelled.append((group.holder, group.gid, group.fence))
-        requeued = reason == STALE and self.window.spec.requeue
+        attempt, table, slots = group.attempt, self.groups.groups, np.array([group.slot])
+        if attempt is not None:
+            self.runtime.cancelled.append((attempt.holder, group.gid, attempt.fence))
+        requeued = reason == STALE and self.window.spec.requeue and not table.given[group.slot]
         if requeued:
             self.prompts.requeue(group.prompt, group.life + 1)
-        self._end(group, keep_prompt=requeued)
-        self.ledger.move(group, "dropped", self.version, reason, group.holder or "")
+        self._end(slots, keep_prompt=requeued)
+        self.ledger.move(group, "dropped", self.version, reason, "" if attempt is None else attempt.holder)
         self._unhold(group)
+        self.groups.free(slots)
 
-    def train(self, group: Group, clock: int, member: str) -> None:
-        """Every terminal consumer acknowledged the group. `clock`: the version it was trained from."""
-        self._end(group, keep_prompt=False)
-        self.ledger.move(group, "trained", clock, member=member)
+    def train(self, slots: np.ndarray, clock: int, member: str) -> None:
+        """Every terminal consumer acknowledged the groups. `clock`: the version they were trained from."""
+        self._end(slots, keep_prompt=False)
+        self.ledger.move_all(slots, "trained", clock, member=member)
+        self.groups.free(slots)
 
-    def _end(self, group: Group, keep_prompt: bool) -> None:
+    def _end(self, slots: np.ndarray, keep_prompt: bool) -> None:
+        """Nobody gets the groups any more. They are to be freed when the ledger has moved."""
+        rows = self.groups.rows_of(slots)[0]
         for number, consumer in enumerate(self.schema.consumers):
-            for row in group.rows if consumer.unit == "row" else (-1,):
-                self.ready[number].discard(group.gid, row)
+            if consumer.unit == "group":
+                self.queues.drop_groups(slots, number)
+            else:
+                self.queues.drop_rows(rows, number)
         for terminal in self.terminals.values():
-            terminal.forget(group)
-        self.stored_rows -= len(group.rows)
-        self.runtime.blocks.release(group.blocks)
+            terminal.forget(slots)
+        self.runtime.blocks.release(self.groups.rows.places[rows])
         if not keep_prompt:
-            self.runtime.blocks.release(ids_of(group.prompt.columns.values()))
-        del self.groups[group.gid]
+            self.runtime.blocks.release(self.groups.groups.places[slots])
+        self.groups.forget(slots)
         for kind in ("pull", "demand", "put"):
             self.runtime.wake(kind, self.name)
         self.wake_terminals()
@@ -279,7 +324,7 @@ class TopicState:
             self.drop(group, RUN_END)
         self.prompts.discard_all()
         self.runtime.emit("topic", topic=self.name, reason="done", version=self.version, data={"trained": self.ledger.trained})
-        for number in range(len(self.ready)):
+        for number in range(len(self.schema.consumers)):
             self.wake_takers(number)
 
     def forget_owner(self, owner: str, cause: str) -> None:
@@ -290,6 +335,7 @@ class TopicState:
             self.release(lease, f"consumer_{cause}")
         self.leases.forget_lapsed(owner)
         self.askers.ended(owner)
+        self.receipts.forget(owner)
 
     def take_back_lease(self, lease_id: int) -> None:
         """A hand-out that nobody received: its rows are ready again."""

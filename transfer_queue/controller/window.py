@@ -24,11 +24,11 @@ class WindowRules:
     def expires(self) -> bool:
         return self.spec.policy == "drop" and self.staleness is not None
 
-    def has_permit(self, open_groups: int) -> bool:
-        """One more group may be admitted: a permit, and room for its worst case in bytes."""
-        if self.capacity is not None and open_groups >= self.capacity:
+    def has_permit(self, open_groups: int, groups: int = 1) -> bool:
+        """So many more groups may be admitted: permits, and room for their worst case in bytes."""
+        if self.capacity is not None and open_groups + groups > self.capacity:
             return False
-        return (open_groups + 1) * self.spec.group_bytes <= self.spec.budget_bytes
+        return (open_groups + groups) * self.spec.group_bytes <= self.spec.budget_bytes
 
     def min_version(self, clock: int, ahead: int) -> int:
         """v - k + floor(ahead / B), at least 0: with `ahead` groups before it, a group is trained at most this + k versions on."""

@@ -12,7 +12,7 @@ value.
 from __future__ import annotations
 
 from transfer_queue.messages.base import PROTOCOL, Cancel, ErrorReply, Kind, OkEmpty, Policy, Record, Reply, Request, RunState, Sampler, State, Unit
-from transfer_queue.messages.consuming import Commit, OkCommitted, OkTaken, OkWritten, Published, Release, RowRef, Take, WriteBack
+from transfer_queue.messages.consuming import Commit, OkCommitted, OkTaken, OkWritten, Published, Release, Take, WriteBack
 from transfer_queue.messages.members import Directive, Failed, Leave, MemberDead, OkDirective, OkRegistered, Register, Report, ShardInfo, Stop, Watch
 from transfer_queue.messages.places import ModelVersion, Slice
 from transfer_queue.messages.producing import (
@@ -25,14 +25,16 @@ from transfer_queue.messages.producing import (
     OkPrompts,
     OkPulled,
     OkPut,
+    OkStored,
     Progress,
     ProgressItem,
     PromptPut,
     Pull,
+    Put,
     PutPrompts,
     PutRows,
-    RowPut,
 )
+from transfer_queue.messages.rows import NOWHERE, PutBatch, RowPut, RowRef, Rows, packed, packed_places, places, slices_of, unpacked, wrong_lengths
 from transfer_queue.messages.schema import Column, Consumer, TopicSpec, Window
 from transfer_queue.messages.stall import AdmissionWait, Blame, GroupWait, LeaseWait, MemberWait, StageWait, StallReport, TopicWait
 from transfer_queue.messages.status import ConsumerStatus, Event, OkStatus, Status, StatusRecord, TopicStatus
@@ -47,6 +49,7 @@ AnyRequest = (
     | Demand
     | ClosePrompts
     | Pull
+    | Put
     | Progress
     | PutRows
     | DropGroups
@@ -70,6 +73,7 @@ AnyReply = (
     | OkPulled
     | OkProgress
     | OkPut
+    | OkStored
     | OkTaken
     | OkWritten
     | OkCommitted
@@ -77,6 +81,7 @@ AnyReply = (
 )
 
 __all__ = [
+    "NOWHERE",
     "PROTOCOL",
     "AdmissionWait",
     "AnyReply",
@@ -112,6 +117,7 @@ __all__ = [
     "OkPut",
     "OkRegistered",
     "OkStatus",
+    "OkStored",
     "OkTaken",
     "OkWritten",
     "Policy",
@@ -120,6 +126,8 @@ __all__ = [
     "PromptPut",
     "Published",
     "Pull",
+    "Put",
+    "PutBatch",
     "PutPrompts",
     "PutRows",
     "Record",
@@ -130,6 +138,7 @@ __all__ = [
     "Request",
     "RowPut",
     "RowRef",
+    "Rows",
     "RunState",
     "Sampler",
     "ShardInfo",
@@ -148,4 +157,10 @@ __all__ = [
     "Watch",
     "Window",
     "WriteBack",
+    "packed",
+    "packed_places",
+    "places",
+    "slices_of",
+    "unpacked",
+    "wrong_lengths",
 ]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from transfer_queue.messages.base import Record, Reply, Request
-from transfer_queue.messages.places import ModelVersion, Slice
+from transfer_queue.messages.base import Reply, Request
+from transfer_queue.messages.places import ModelVersion
+from transfer_queue.messages.rows import Rows
 
 
 class Take(Request, frozen=True):
@@ -23,19 +24,9 @@ class Take(Request, frozen=True):
     wait_s: float = 30.0
 
 
-class RowRef(Record, frozen=True, array_like=True):
-    """One row as a consumer gets it. `columns` follows the consumer's inputs; None where an optional one is missing."""
-
-    gid: int
-    row: int
-    oldest_version: int
-    newest_version: int
-    columns: list[Slice | None]
-
-
 class OkTaken(Reply, frozen=True):
     lease: int = -1  # -1: nothing
-    rows: list[RowRef] = []  # rows of a group are adjacent, in row order; groups in the sampler's order
+    rows: Rows = Rows()  # rows of a group are adjacent, in row order; groups in the sampler's order
     version: int = 0  # the topic's clock at hand-out
     batch: int = 0  # terminal: how many groups this step's batch has in all
     done: bool = False  # nothing will ever come again
@@ -49,8 +40,9 @@ class WriteBack(Request, frozen=True):
     member: str
     incarnation: int
     lease: int
-    columns: dict[str, list[Slice]]  # aligned with `keys`
-    keys: list[tuple[int, int]]  # (gid, row)
+    gids: bytes  # [R] int64; with `rows` the keys of the rows that are written
+    rows: bytes  # [R] int64, place in the group
+    columns: dict[str, bytes]  # [R, 4] places each, aligned with the keys; NOWHERE for an optional one
     weights: ModelVersion | None = None  # what made the columns
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from transfer_queue.messages.base import Record, Reply, Request
 from transfer_queue.messages.places import Slice
+from transfer_queue.messages.rows import PutBatch, unpacked
 
 
 class PromptPut(Record, frozen=True):
@@ -97,30 +98,45 @@ class OkProgress(Reply, frozen=True):
     closed: list[int]  # gids that are dropped or no longer yours: abort them
 
 
-class RowPut(Record, frozen=True):
-    """One finished trajectory row of a leased group. `row` is the sample's place in its group, 0-based."""
-
-    gid: int
-    fence: int
-    row: int
-    columns: dict[str, Slice]
-    tokens: int
-    oldest_version: int
-    newest_version: int
-
-
 class PutRows(Request, frozen=True):
     """Publish rows and close groups, atomically per group. Late or fenced groups come back in `closed`; their bytes are freed."""
 
     topic: str
     member: str
     incarnation: int
-    rows: list[RowPut]
+    rows: PutBatch
     close: dict[int, int] = {}  # gid -> row count: the producer closes the group
 
 
 class OkPut(Reply, frozen=True):
     closed: list[int]  # gids refused: late, dropped or fenced. Counted, never an error
+
+
+class Put(Request, frozen=True):
+    """Whole groups at once, by a producer that needs no prompts: the controller numbers them, admits them, takes their rows and closes them. Parks
+    while the window or the byte budget has no room for all of them."""
+
+    topic: str
+    member: str
+    incarnation: int
+    token: int  # the sender's name for this put: a repeat under the same one stores nothing and gets the same reply
+    groups: int  # G
+    rows_per_group: int  # R = G * rows_per_group rows, those of a group adjacent
+    columns: dict[str, bytes]  # places: [R, 4] each, of shared columns [G, 4]
+    gids: bytes = b""  # [G] int64, never put before; empty: the controller counts on
+    tokens: bytes = b""  # [R] int64, for the record; empty: not counted
+    version: int | None = None  # of the weights that made them; None: the committed one
+    wait_s: float = 30.0
+
+
+class OkStored(Reply, frozen=True):
+    gids: bytes = b""  # [G] int64; empty: no room within wait_s, and nothing was stored
+    done: bool = False  # the topic is over, or the run stops
+
+    @property
+    def groups(self) -> list[int]:
+        """The same as numbers."""
+        return unpacked(self.gids).tolist()
 
 
 class DropGroups(Request, frozen=True):

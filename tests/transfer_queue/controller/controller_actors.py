@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from controller_messages import put_rows, write_back
+
 from transfer_queue import messages as m
 
 if TYPE_CHECKING:
@@ -197,7 +199,7 @@ class Rollout(Actor):
             newest_version=max(versions),
         )
         close = {} if attempt.left else {gid: ROWS}
-        reply = self.ask(m.PutRows(topic="policy", rows=[put], close=close, **self.who))
+        reply = self.ask(put_rows([put], topic="policy", close=close, **self.who))
         if isinstance(reply, m.OkPut) and not reply.closed:
             self.world.tokens[piece.block] = versions
         self._closed(reply)
@@ -253,7 +255,7 @@ class Stage(Actor):
         keys = [(row.gid, row.row) for row in lease.rows]
         weights = m.ModelVersion("policy", 0, self.loaded) if self.role == "forward" else None
         reply = self.ask(
-            m.WriteBack(
+            write_back(
                 topic="policy",
                 consumer=self.role,
                 lease=lease.lease,

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import msgspec
 from controller_bench import Clock, Log
+from controller_messages import put_rows, write_back
 
 from transfer_queue import messages as m
 from transfer_queue.controller.core import Core, CoreConfig
@@ -134,7 +135,7 @@ class Desk:
         rows = [self.row(lease, row, version, newest) for row in lease.rows]
         group = self.topic.groups.get(lease.gid)
         close = {lease.gid: len(rows) + (0 if group is None else len(group.rows))}  # a reissue closes with the rows of all attempts
-        return self.ask(who.connection, m.PutRows(topic=self.spec.name, rows=rows, close=close, **who.fields), m.OkPut).closed
+        return self.ask(who.connection, put_rows(rows, topic=self.spec.name, close=close, **who.fields), m.OkPut).closed
 
     def take(self, who: Who, consumer: str = "trainer", limit: int = 100, wait_s: float = 0.0, **more: Any) -> m.OkTaken:
         return self.ask(who.connection, m.Take(topic=self.spec.name, consumer=consumer, limit=limit, wait_s=wait_s, **who.fields, **more), m.OkTaken)
@@ -142,7 +143,7 @@ class Desk:
     def write(self, who: Who, taken: m.OkTaken, consumer: str, column: str, weights: int | None = None) -> list[int]:
         keys = [(row.gid, row.row) for row in taken.rows]
         made = None if weights is None else m.ModelVersion("policy", 0, weights)
-        request = m.WriteBack(
+        request = write_back(
             topic=self.spec.name,
             consumer=consumer,
             lease=taken.lease,

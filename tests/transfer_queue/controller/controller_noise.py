@@ -6,6 +6,7 @@ import random
 from typing import Any
 
 import msgspec
+import numpy as np
 from controller_actors import Actor
 from controller_world import Settings, World
 
@@ -30,6 +31,10 @@ def mutate(value: Any, rng: random.Random) -> Any:
     if isinstance(value, dict) and value:
         key = rng.choice(list(value))
         return rng.choice([{**value, key: mutate(value[key], rng)}, {mutate(key, rng): value[key]}, {}])
+    if isinstance(value, bytes):
+        numbers = np.frombuffer(value, dtype=np.uint64).copy()
+        numbers[rng.randrange(len(numbers)) if len(numbers) else slice(0)] = rng.choice(WILD) % 2**64
+        return rng.choice([numbers.tobytes(), numbers.tobytes(), value * 2, value[:-1], b""])
     if isinstance(value, float):
         return rng.choice([float("nan"), float("inf"), -1.0, 0.0, 30.0])
     return rng.choice(["", "#", "x" * 300]) if isinstance(value, str) else rng.choice(WILD)
@@ -69,15 +74,18 @@ class NoisyWorld(World):
     def _renewed(self, request: m.Request) -> m.Request:
         """Blocks of its own: what is refused is freed, and must not be what the run stores."""
         if isinstance(request, m.PutRows):
-            rows = [msgspec.structs.replace(row, columns={name: self._moved(piece) for name, piece in row.columns.items()}) for row in request.rows]
-            return msgspec.structs.replace(request, rows=rows)
+            columns = {name: self._moved(buffer) for name, buffer in request.rows.columns.items()}
+            return msgspec.structs.replace(request, rows=msgspec.structs.replace(request.rows, columns=columns))
         if isinstance(request, m.WriteBack):
-            columns = {name: [self._moved(piece) for piece in pieces] for name, pieces in request.columns.items()}
-            return msgspec.structs.replace(request, columns=columns)
+            return msgspec.structs.replace(request, columns={name: self._moved(buffer) for name, buffer in request.columns.items()})
         return request
 
-    def _moved(self, piece: m.Slice) -> m.Slice:
-        return msgspec.structs.replace(piece, shard=1, block=self.slice().block)
+    def _moved(self, buffer: bytes) -> bytes:
+        if len(buffer) % 32:
+            return buffer  # refused by its length, before anybody looks at the places
+        table = m.places(buffer).copy()
+        table[:, 0], table[:, 1] = 1, [self.slice().block for _ in table]
+        return m.packed(table)
 
     def _send(self, request: m.Request) -> m.Reply | None:
         """Its reply if it came at once. What it makes possible for others is theirs."""
@@ -101,8 +109,8 @@ def state(world: World) -> list[Any]:
     return [
         dict(topic.ledger.counts),
         [(gid, *(getattr(group, name) for name in fields), sorted(group.rows), sorted(group.blocks)) for gid, group in topic.groups.items()],
-        [(lease.id, lease.owner, [(group.gid, row and row.index) for group, row in lease.items]) for lease in topic.leases],
-        [(ready.rows, len(ready)) for ready in topic.ready],
+        [(lease.id, lease.owner, lease.keys.tolist(), lease.alive().tolist(), lease.due().tolist()) for lease in topic.leases],
+        [(rows, len(ready)) for rows, ready in zip(topic.queues.rows, topic.queues.sets, strict=True)],
         (topic.done_rows[:], topic.stored_rows, topic.late, topic.version, len(topic.prompts), topic.prompts.cursor),
         [(member.owner, dict(member.loaded), dict(member.endpoints), member.duty, dict(member.cancelled)) for member in world.core.members],
         world.core.live_blocks(0) + world.core.live_blocks(1),

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
+import numpy as np
 import pytest
 from controller_bench import spec
 from controller_desk import Desk, Who, gids, plain, train_step
+from controller_messages import blocks, put_rows, write_back
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from transfer_queue import messages as m
-from transfer_queue.controller.group import Group, Row
 from transfer_queue.controller.readiness import ReadySet
+from transfer_queue.controller.store import keys_of
 
 
 def stages(groups: int = 2, **config: object) -> tuple[Desk, Who, Who]:
@@ -49,10 +53,10 @@ def test_rows_of_an_unfinished_group_are_served_one_by_one_but_the_group_only_wh
     desk.prompts(1)
     rollout, worker = desk.join("rollout-0"), desk.join("worker", "worker")
     lease = desk.pull(rollout)[0]
-    desk.ask(rollout.connection, m.PutRows(topic="policy", rows=[desk.row(lease, 0)], **rollout.fields), m.OkPut)
+    desk.ask(rollout.connection, put_rows([desk.row(lease, 0)], topic="policy", **rollout.fields), m.OkPut)
     desk.write(worker, desk.take(worker, "reward"), "reward", "reward")
     assert desk.take(worker, "advantage").lease == -1
-    desk.ask(rollout.connection, m.PutRows(topic="policy", rows=[], close={0: 1}, **rollout.fields), m.OkPut)
+    desk.ask(rollout.connection, put_rows([], topic="policy", close={0: 1}, **rollout.fields), m.OkPut)
     assert gids(desk.take(worker, "advantage")) == [0]
 
 
@@ -75,7 +79,7 @@ def test_weights_bound_what_a_forward_worker_gets() -> None:
     reply = desk.replies[parked]
     assert isinstance(reply, m.OkTaken)
     assert (reply.rows[0].newest_version, reply.version) == (1, 1)
-    old = m.WriteBack(
+    old = write_back(
         topic="policy",
         consumer="forward",
         lease=reply.lease,
@@ -145,7 +149,7 @@ def test_a_partial_write_back_gives_the_rest_back() -> None:
     group = desk.take(worker, "advantage")
     assert "whole groups" in desk.refuse(
         worker.connection,
-        m.WriteBack(topic="policy", consumer="advantage", lease=group.lease, columns={"advantage": [desk.slice()]}, keys=[(0, 0)], **worker.fields),
+        write_back(topic="policy", consumer="advantage", lease=group.lease, columns={"advantage": [desk.slice()]}, keys=[(0, 0)], **worker.fields),
     )
 
 
@@ -163,13 +167,11 @@ def test_a_partial_write_back_gives_the_rest_back() -> None:
 def test_a_write_back_that_breaks_a_rule_changes_nothing_and_its_slices_are_freed(change: dict[str, object], part: str) -> None:
     desk, _, worker = stages()
     taken = desk.take(worker, "reward", limit=1)
-    good = m.WriteBack(
-        topic="policy", consumer="reward", lease=taken.lease, columns={"reward": [m.Slice(0, 900, 0, 1)]}, keys=[(0, 0)], **worker.fields
-    )
-    broken = msgspec.structs.replace(good, **change)
-    assert part in desk.refuse(worker.connection, broken)
-    assert sorted(desk.freed()) == sorted({piece.block for slices in broken.columns.values() for piece in slices})
-    assert desk.ask(worker.connection, good, m.OkWritten).closed == []
+    good: dict[str, Any] = {"consumer": "reward", "columns": {"reward": [m.Slice(0, 900, 0, 1)]}, "keys": [(0, 0)]}
+    broken = {**good, **change}
+    assert part in desk.refuse(worker.connection, write_back(topic="policy", lease=taken.lease, **broken, **worker.fields))
+    assert sorted(desk.freed()) == blocks(broken["columns"])
+    assert desk.ask(worker.connection, write_back(topic="policy", lease=taken.lease, **good, **worker.fields), m.OkWritten).closed == []
 
 
 def test_a_group_that_is_dropped_while_leased_comes_back_closed() -> None:
@@ -227,38 +229,44 @@ def test_oldest_first_serves_by_group_version_and_in_order_by_gid() -> None:
         assert order == expected
 
 
-@given(data=st.data(), by_version=st.booleans(), gated=st.booleans())
-@settings(max_examples=60, deadline=None)
-def test_a_ready_set_agrees_with_a_sorted_list(data: st.DataObject, by_version: bool, gated: bool) -> None:
-    ready, model = ReadySet(by_version=by_version, gated=gated), {}
-    prompt = m.PromptPut(gid=0, columns={})
-    versions: dict[int, int] = {}
-    groups = {gid: Group(gid, 0, prompt, 3, 0, 0, 0.0, []) for gid in range(6)}
-    for group in groups.values():
-        group.rows = {index: Row(index, 1, 0, data.draw(st.integers(0, 3)), {}, []) for index in range(2)}
+@given(data=st.data(), by_version=st.booleans(), gated=st.booleans(), chunk=st.sampled_from([2, 3, 1024]))
+@settings(max_examples=100, deadline=None)
+def test_a_ready_set_agrees_with_a_sorted_list(data: st.DataObject, by_version: bool, gated: bool, chunk: int) -> None:
+    """Batches of items come, go, change their versions and are taken. Slot of item (gid, row): its key + 1000."""
+    ready, model = ReadySet(by_version=by_version, gated=gated), set[int]()
+    keys = [int(key) for gid in range(6) for key in keys_of(np.array([gid]), np.arange(2))]
+    newest = {key: data.draw(st.integers(0, 3)) for key in keys}
+    versions = dict.fromkeys(keys, 0)
 
-    def order(key: tuple[int, int]) -> tuple[int, int, int]:
-        return (versions.get(key[0], 0) if by_version else 0, *key)
+    def named(chosen: set[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        array = np.array(data.draw(st.permutations(sorted(chosen))), dtype=np.int64)
+        return array, np.array([versions[key] for key in array.tolist()]), np.array([newest[key] for key in array.tolist()])
 
-    for _ in range(data.draw(st.integers(1, 60))):
-        gid, index = data.draw(st.integers(0, 5)), data.draw(st.integers(0, 1))
-        group, key = groups[gid], (gid, index)
-        action = data.draw(st.sampled_from(["add", "discard", "version", "pop"]))
-        if action == "add" and key not in model:
-            ready.add(group, group.rows[index])
-            model[key] = group.rows[index].newest
-        elif action == "discard":
-            ready.discard(gid, index)
-            model.pop(key, None)
-        elif action == "version":
-            group.version = versions[gid] = data.draw(st.integers(0, 5))
-            ready.reorder(group)
-        elif action == "pop":
-            loaded, limit = data.draw(st.integers(0, 3)), data.draw(st.integers(1, 4))
-            able = sorted((key for key, newest in model.items() if not gated or newest <= loaded), key=order)
-            assert ready.count(loaded) == len(able)
-            popped = [(group.gid, -1 if row is None else row.index) for group, row in ready.pop(limit, loaded)]
-            assert popped == able[:limit]
-            for key in popped:
-                del model[key]
-        assert len(ready) == ready.rows == len(model)
+    def add(chosen: set[int]) -> None:
+        array, version, gate = named(chosen)
+        ready.add(array, array + 1000, version, gate)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("transfer_queue.controller.shelf.CHUNK", chunk)
+        for _ in range(data.draw(st.integers(1, 60))):
+            action = data.draw(st.sampled_from(["add", "remove", "version", "pop"]))
+            chosen = data.draw(st.sets(st.sampled_from(keys)))
+            if action == "add":
+                add(chosen - model)
+                model |= chosen
+            elif action == "remove":
+                ready.remove(*named(chosen & model))
+                model -= chosen
+            elif action == "version":
+                ready.remove(*named(chosen & model))
+                versions.update(dict.fromkeys(chosen, data.draw(st.integers(0, 5))))
+                add(chosen & model)
+            else:
+                loaded, limit = data.draw(st.integers(0, 3)), data.draw(st.integers(1, 4))
+                able = sorted((key for key in model if not gated or newest[key] <= loaded), key=lambda key: (versions[key] * by_version, key))
+                assert ready.count(loaded) == len(able)
+                assert ready.version(loaded) == (versions[able[0]] * by_version if able else None)
+                popped = (ready.pop(limit, loaded) - 1000).tolist()
+                assert popped == able[:limit]
+                model -= set(popped)
+            assert len(ready) == len(model)

@@ -6,6 +6,7 @@ import time
 
 from controller_bench import spec
 from controller_desk import Desk, Who
+from controller_messages import put_rows
 
 from transfer_queue import messages as m
 
@@ -25,7 +26,7 @@ def filled(groups: int) -> tuple[Desk, Who, Who]:
 def _produce(desk: Desk, rollout: Who, groups: int) -> None:
     leases = desk.pull(rollout, groups)
     rows = [desk.row(lease, row) for lease in leases for row in lease.rows]
-    request = m.PutRows(topic="policy", rows=rows, close={lease.gid: 2 for lease in leases}, **rollout.fields)
+    request = put_rows(rows, topic="policy", close={lease.gid: 2 for lease in leases}, **rollout.fields)
     desk.ask(rollout.connection, request, m.OkPut)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 from controller_desk import Desk, plain, train_step
+from controller_messages import put_rows
 from controller_noise import NoisyWorld
 from controller_world import Settings
 
@@ -58,7 +59,7 @@ def test_numbers_of_rows_and_tokens_gone_wild_are_refused_before_they_fill_the_m
     lease = desk.pull(rollout)[0]
     for change, part in (({"row": MOST_ROWS}, "row="), ({"tokens": -1}, "tokens=-1"), ({"tokens": 2**64 - 1}, "tokens=")):
         row = msgspec.structs.replace(desk.row(lease), **change)  # type: ignore[arg-type]
-        assert part in desk.refuse(rollout.connection, m.PutRows(topic="t", rows=[row], **rollout.fields))
+        assert part in desk.refuse(rollout.connection, put_rows([row], topic="t", **rollout.fields))
     with pytest.raises(ValueError, match="rows_per_group"):
         Desk(plain(rows=MOST_ROWS + 1))
 
@@ -72,8 +73,12 @@ def test_a_slice_that_is_no_place_is_the_writers_fault_and_found_there(piece: m.
     desk.prompts(1)
     rollout = desk.join("rollout-0")
     row = msgspec.structs.replace(desk.row(desk.pull(rollout)[0]), columns={"tokens": piece})
-    assert "no place" in desk.refuse(rollout.connection, m.PutRows(topic="t", rows=[row], **rollout.fields))
+    assert "no place" in desk.refuse(rollout.connection, put_rows([row], topic="t", **rollout.fields))
     assert desk.topic.stored_rows == 0
+    source = desk.join("source", "source")
+    prompt = m.PromptPut(gid=1, columns={"prompt": piece})
+    assert "no place" in desk.refuse(source.connection, m.PutPrompts(topic="t", prompts=[prompt], cursor=2, **source.fields))
+    assert len(desk.topic.prompts) == 0
 
 
 @pytest.mark.parametrize(

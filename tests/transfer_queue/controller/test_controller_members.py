@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 from controller_desk import Desk, plain, train_step
+from controller_messages import put_rows
 
 from transfer_queue import messages as m
 
@@ -19,7 +20,7 @@ def test_a_new_incarnation_ends_the_leases_and_requests_of_the_old_one() -> None
     assert desk.core.sweeps == [(None, "rollout-0#0")]
     assert desk.core.live_blocks(0) == [1, 2]
     assert desk.pull(new)[0].gid == lease.gid
-    assert "#1" in desk.refuse(old.connection, m.PutRows(topic="t", rows=[desk.row(lease)], **old.fields), "stale_incarnation")
+    assert "#1" in desk.refuse(old.connection, put_rows([desk.row(lease)], topic="t", **old.fields), "stale_incarnation")
     assert desk.freed() == [3], "the bytes of a refused message are freed"
     refusal = desk.replies[parked]
     assert isinstance(refusal, m.ErrorReply)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from controller_desk import Desk, plain, train_step
+from controller_messages import put_rows
 
 from transfer_queue import messages as m
 
@@ -16,9 +17,9 @@ def test_the_first_token_starts_a_group_and_the_last_row_completes_it() -> None:
     assert desk.states() == {0: "admitted"}
     desk.progress(rollout, lease, 2, 0)
     assert desk.states() == {0: "generating"}
-    desk.ask(rollout.connection, m.PutRows(topic="t", rows=[desk.row(lease, 1)], **rollout.fields), m.OkPut)
+    desk.ask(rollout.connection, put_rows([desk.row(lease, 1)], topic="t", **rollout.fields), m.OkPut)
     assert desk.states() == {0: "generating"}
-    desk.ask(rollout.connection, m.PutRows(topic="t", rows=[desk.row(lease, 0)], close={0: 2}, **rollout.fields), m.OkPut)
+    desk.ask(rollout.connection, put_rows([desk.row(lease, 0)], topic="t", close={0: 2}, **rollout.fields), m.OkPut)
     assert desk.states() == {0: "complete"}
     assert [event.dst for event in desk.log.of("group")] == ["admitted", "generating", "complete"]
 
@@ -30,12 +31,12 @@ def test_a_close_must_name_exactly_the_rows_that_were_put() -> None:
     lease = desk.pull(rollout)[0]
     for count in (0, 2, 3):
         row = desk.row(lease, 0)
-        assert f"count={count}" in desk.refuse(rollout.connection, m.PutRows(topic="t", rows=[row], close={0: count}, **rollout.fields))
+        assert f"count={count}" in desk.refuse(rollout.connection, put_rows([row], topic="t", close={0: count}, **rollout.fields))
         assert desk.freed() == [row.columns["tokens"].block]
     assert desk.states() == {0: "admitted"}
     assert desk.topic.stored_rows == 0
-    assert "count=0" in desk.refuse(rollout.connection, m.PutRows(topic="t", rows=[], close={0: 0}, **rollout.fields))
-    desk.ask(rollout.connection, m.PutRows(topic="t", rows=[desk.row(lease, 0)], close={0: 1}, **rollout.fields), m.OkPut)
+    assert "count=0" in desk.refuse(rollout.connection, put_rows([], topic="t", close={0: 0}, **rollout.fields))
+    desk.ask(rollout.connection, put_rows([desk.row(lease, 0)], topic="t", close={0: 1}, **rollout.fields), m.OkPut)
     assert desk.states() == {0: "complete"}, "fewer rows than asked for is the producer's decision"
 
 
@@ -48,14 +49,14 @@ def test_late_fenced_and_duplicate_rows_come_back_closed_are_counted_and_freed()
     new = desk.pull(rollout)[0]
     assert new.fence > old.fence
     row = desk.row(old, 0)
-    assert desk.ask(rollout.connection, m.PutRows(topic="t", rows=[row], **rollout.fields), m.OkPut).closed == [0]
+    assert desk.ask(rollout.connection, put_rows([row], topic="t", **rollout.fields), m.OkPut).closed == [0]
     assert desk.freed() == [row.columns["tokens"].block]
     assert desk.progress(rollout, old, 5, 0) == [0], "the fence tells two attempts of one holder apart"
-    first = m.PutRows(topic="t", rows=[desk.row(new, 0)], **rollout.fields)
+    first = put_rows([desk.row(new, 0)], topic="t", **rollout.fields)
     assert desk.ask(rollout.connection, first, m.OkPut).closed == []
     assert desk.ask(rollout.connection, first, m.OkPut).closed == [0], "a (row, column) is written once"
     assert desk.freed() == [], "the repeat of a message frees nothing that its first copy stored"
-    twice = m.PutRows(topic="t", rows=[desk.row(new, 1), desk.row(new, 1)], **rollout.fields)
+    twice = put_rows([desk.row(new, 1), desk.row(new, 1)], topic="t", **rollout.fields)
     assert desk.ask(rollout.connection, twice, m.OkPut).closed == [0]
     assert len(desk.freed()) == 2
     assert desk.core.status().topics[0].late == 3
@@ -67,10 +68,10 @@ def test_one_bad_group_in_a_put_changes_nothing_and_one_late_group_does_not_touc
     desk.prompts(2)
     rollout = desk.join("rollout-0")
     one, two = desk.pull(rollout, 2)
-    desk.refuse(rollout.connection, m.PutRows(topic="t", rows=[desk.row(one), desk.row(two)], close={0: 1, 1: 5}, **rollout.fields))
+    desk.refuse(rollout.connection, put_rows([desk.row(one), desk.row(two)], topic="t", close={0: 1, 1: 5}, **rollout.fields))
     assert set(desk.states().values()) == {"admitted"}
     desk.ask(rollout.connection, m.DropGroups(topic="t", gids=[0], reason="tired", **rollout.fields), m.OkEmpty)
-    both = m.PutRows(topic="t", rows=[desk.row(one), desk.row(two)], close={0: 1, 1: 1}, **rollout.fields)
+    both = put_rows([desk.row(one), desk.row(two)], topic="t", close={0: 1, 1: 1}, **rollout.fields)
     assert desk.ask(rollout.connection, both, m.OkPut).closed == [0]
     assert desk.states() == {1: "complete"}
 
@@ -90,7 +91,7 @@ def test_a_row_must_carry_its_columns_and_versions_within_its_lease() -> None:
         (desk.row(lease, 0, oldest=1, newest=2), "newest_version=2"),
         (desk.row(lease, 0, oldest=1, newest=0), "newest_version=0"),
     ):
-        assert part in desk.refuse(rollout.connection, m.PutRows(topic="t", rows=[row], **rollout.fields))
+        assert part in desk.refuse(rollout.connection, put_rows([row], topic="t", **rollout.fields))
     assert "oldest_version=0" in desk.refuse(
         rollout.connection, m.Progress(topic="t", items=[m.ProgressItem(lease.gid, lease.fence, 1, 0)], **rollout.fields)
     )
@@ -121,7 +122,7 @@ def test_rows_outlive_their_producer_and_the_reissue_names_the_missing_ones() ->
     desk.prompts(1)
     rollout, other = desk.join("rollout-0"), desk.join("rollout-1")
     lease = desk.pull(rollout)[0]
-    desk.ask(rollout.connection, m.PutRows(topic="t", rows=[desk.row(lease, 1)], **rollout.fields), m.OkPut)
+    desk.ask(rollout.connection, put_rows([desk.row(lease, 1)], topic="t", **rollout.fields), m.OkPut)
     number = desk.send(other.connection, m.Pull(topic="t", loaded=0, limit=1, **other.fields))
     desk.prompts(1)
     assert number in desk.replies
@@ -141,7 +142,7 @@ def test_a_group_whose_rows_are_all_there_needs_no_other_producer() -> None:
     desk.prompts(1)
     rollout = desk.join("rollout-0")
     lease = desk.pull(rollout)[0]
-    desk.ask(rollout.connection, m.PutRows(topic="t", rows=[desk.row(lease, 0), desk.row(lease, 1)], **rollout.fields), m.OkPut)
+    desk.ask(rollout.connection, put_rows([desk.row(lease, 0), desk.row(lease, 1)], topic="t", **rollout.fields), m.OkPut)
     desk.join("rollout-0")
     assert desk.states() == {0: "complete"}
     assert desk.log.of("group")[-1].reason == "producer_replaced"
@@ -195,3 +196,14 @@ def test_dropping_needs_a_lease_on_the_group_and_a_reason_of_ones_own() -> None:
     desk.ask(rollout.connection, m.DropGroups(topic="t", gids=[0], reason="too_long", **rollout.fields), m.OkEmpty)
     assert desk.ledger() == {"dropped:too_long": 1}
     assert desk.progress(rollout, lease, 1, 0) == [0]
+
+
+def test_a_row_beyond_those_that_were_asked_for_is_refused() -> None:
+    desk = Desk(plain(batch=2, staleness=1, rows=2))
+    desk.prompts(2)
+    rollout = desk.join("rollout-0")
+    lease = desk.pull(rollout)[0]
+    request = put_rows([desk.row(lease, 0), desk.row(lease, 2)], topic="t", close={}, **rollout.fields)
+    assert "row=2 of group 0 is outside [0, 2)" in desk.refuse(rollout.connection, request)
+    assert desk.topic.stored_rows == 0
+    assert not desk.put(rollout, lease)
