@@ -66,9 +66,11 @@ class Hub:
         named = {item if isinstance(item, zmq.Socket | int) else item.fileno(): item for item in extra}
         own = [item for link in self._links for item in (link.socket, link.monitor)]
         events = zmq.zmq_poll([(item, zmq.POLLIN) for item in [*own, *named]], max(0, math.ceil(timeout_s * 1000)))
+        readable = {item for item, _ in events}
         for link in self._links:
-            self._fresh.update(pending for pending in link.pump() if not pending.silent)
-        return {named[item] for item, _ in events if item in named}
+            if link.socket in readable or link.monitor in readable or link.deadline() is not None:
+                self._fresh.update(pending for pending in link.pump() if not pending.silent)
+        return {named[item] for item in readable if item in named}
 
     def close(self) -> None:
         """Close the sockets; says nothing to the controller (`leave` does)."""

@@ -11,7 +11,7 @@ import secrets
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import zmq
@@ -81,11 +81,8 @@ class Link:
     def pump(self) -> list[Pending[Any]]:
         """Read everything that is there. Returns the requests that got their reply or their error."""
         settled = []
-        while True:
-            try:
-                frames = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
-            except zmq.Again:
-                break
+        while _readable(self.socket):  # asked, for an exception at the end of every look costs more than a message
+            frames = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
             number, reply, error = self._decode([frame.buffer for frame in frames])
             pending = self._pending.pop(number, None)
             if pending is not None:
@@ -106,7 +103,7 @@ class Link:
 
     def _listen(self) -> None:
         """Take in what the monitor saw of the connection."""
-        while self.monitor.poll(0):
+        while _readable(self.monitor):
             event = recv_monitor_message(self.monitor)["event"]
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self._up, self._lost_at, self._refused = True, None, False
@@ -121,7 +118,9 @@ class Link:
         return QueueRefused(f"{self.label} at {self.endpoint} refused the connection: {_KEYS}")
 
     def deadline(self) -> float | None:
-        """When pending requests fail for a lost connection (time.monotonic; 0.0 is now), else None."""
+        """When pending requests fail for a lost or refused connection (time.monotonic; 0.0 is now), else None."""
+        if self._refused:
+            return 0.0 if self._pending else None
         if self._lost_at is None:
             return 0.0 if self._doomed else None
         return self._lost_at + GRACE_S if self._pending else None
@@ -139,6 +138,10 @@ class Link:
     def __str__(self) -> str:
         state = "" if self._up else " (never connected: it is not up, the address is another, or the server's key is)"
         return f"{self.label} at {self.endpoint}{state}"
+
+
+def _readable(socket: zmq.Socket[bytes]) -> bool:
+    return bool(cast(int, socket.get(zmq.EVENTS)) & zmq.POLLIN)
 
 
 def _close(socket: zmq.Socket[bytes], monitor: zmq.Socket[bytes]) -> None:

@@ -27,7 +27,7 @@ def store(peer: Peer, extent: Extent, timeout_s: float) -> int:
     first, offset = _reserve(peer, extent, timeout_s)
     try:
         if peer.memory is not None:
-            extent.fill(peer.memory.writable[offset : offset + extent.nbytes])
+            extent.fill(peer.memory.room(offset, extent.nbytes))
         else:
             _send(peer, extent, first, timeout_s)
     except BaseException:  # whatever it is, Ctrl-C included

@@ -38,39 +38,14 @@ class StageLoop:
     def turn(self) -> bool:
         """Serve one batch if there is one. Returns whether a take was answered, with or without rows: then the next is to be opened before anybody
         waits."""
-        self._request()
-        if self._take is None or not self._take.done():
+        self.open()
+        if not self.answered():
             return False
         self._accept(self._answer())
         return True
 
-    def recall(self) -> None:
-        """The open take speaks of older weights: call it back; a grant that crossed the cancel is served with the weights it asked for."""
-        if self._take is not None:
-            self._take.cancel()
-            self._accept(self._answer(), ahead=False)
-
-    def load_weights(self, weights: WeightsId, tensors: Any) -> None:
-        self._compute.load_weights(weights, tensors)
-
-    def give_back(self) -> None:
-        """Before leaving: call the open take back and return what it may have brought."""
-        if self._take is not None:
-            self._take.cancel()
-            taken = self._answer()
-            if taken.lease >= 0:
-                self._release(taken)
-
-    def close(self) -> None:
-        self._compute.close()
-
-    def _answer(self) -> OkTaken:
-        assert self._take is not None, "asked only while a take is open"
-        taken = self._take.result(REPLY_S)
-        self._take = None
-        return taken
-
-    def _request(self) -> None:
+    def open(self) -> None:
+        """Ask for rows, unless that is done, or there will be none."""
         if self._take is not None or self.exhausted or not self._context.control.accepting:
             return
         loaded = None
@@ -82,6 +57,42 @@ class StageLoop:
         self._take = self._context.client.take(
             self._topic.name, stage.name, limit=stage.limit, at_least=stage.at_least, loaded=loaded, wait_s=IDLE_S
         )
+
+    def answered(self) -> bool:
+        return self._take is not None and self._take.done()
+
+    def granted(self) -> int:
+        """Lease of the take that was answered or cancelled; -1 when it brought no rows, or when none is open."""
+        return -1 if self._take is None else self._take.result(REPLY_S).lease
+
+    def cancel(self) -> None:
+        """Have the open take answered now."""
+        if self._take is not None:
+            self._take.cancel()
+
+    def recall(self) -> None:
+        """The open take speaks of older weights: call it back; a grant that crossed the cancel is served with the weights it asked for."""
+        self.cancel()
+        if self._take is not None:
+            self._accept(self._answer(), ahead=False)
+
+    def load_weights(self, weights: WeightsId, tensors: Any) -> None:
+        self._compute.load_weights(weights, tensors)
+
+    def give_back(self) -> None:
+        """Before leaving: call the open take back and return what it may have brought."""
+        self.cancel()
+        if self._take is not None and (taken := self._answer()).lease >= 0:
+            self._release(taken)
+
+    def close(self) -> None:
+        self._compute.close()
+
+    def _answer(self) -> OkTaken:
+        assert self._take is not None, "asked only while a take is open"
+        taken = self._take.result(REPLY_S)
+        self._take = None
+        return taken
 
     def _accept(self, taken: OkTaken, ahead: bool = True) -> None:
         """`ahead`: whether the next take may be opened before this one is computed."""
@@ -100,7 +111,7 @@ class StageLoop:
             batch = stage_batch(taken.rows, client.read(taken.rows, stage.inputs, self._topic))
             read_s = time.perf_counter()
             if ahead and units(taken.rows, stage) >= stage.limit:
-                self._request()
+                self.open()
             with self._context.clock.during("busy", "compute"):
                 outputs = self._compute(batch)
         except Gone:  # a group was dropped between the lease and the read: what is left of the lease is handed out again
@@ -134,7 +145,11 @@ def stage_batch(rows: Rows, columns: dict[str, np.ndarray | Jagged | list[bytes]
 
 
 class StageWorker:
-    """A process that serves one or several stages (a scorer serves reward and advantage)."""
+    """A process that serves one or several stages (a scorer serves reward and advantage).
+
+    It computes what it was given in the order in which it was given: the stall report takes the first lease of a member for the one that it is at,
+    and no stage waits for ever for another.
+    """
 
     def __init__(self, context: WorkerContext, loops: list[StageLoop], followers: list[WeightsFollower], writer: ResultWriter) -> None:
         self._context, self._loops, self._followers, self._writer = context, loops, followers, writer
@@ -146,8 +161,7 @@ class StageWorker:
                 self._writer.check()
                 for follower in self._followers:
                     self._follow(follower)
-                served = [loop.turn() for loop in self._loops]  # every stage gets its turn, whatever the others did
-                if True not in served:
+                if not self._turn():
                     self._context.wait(IDLE_S)
             for loop in self._loops:
                 loop.give_back()
@@ -158,13 +172,26 @@ class StageWorker:
             for follower in self._followers:
                 follower.close()
 
+    def _turn(self) -> bool:
+        """Every stage has a take open; of those that were answered, the first lease is served. Returns whether there was one."""
+        for loop in self._loops:
+            loop.open()
+        answered = [loop for loop in self._loops if loop.answered()]
+        return bool(answered) and min(answered, key=StageLoop.granted).turn()
+
     def _follow(self, follower: WeightsFollower) -> None:
         """New weights go to every stage of this process that computes with the model, or the second would go on with the first ones."""
         follower.reconcile()
         if not follower.pending:
             return
         loops = [loop for loop in self._loops if loop.follower is follower]
-        for loop in loops:
-            loop.recall()
+        self._recall(loops)
         with self._context.clock.during("paused", "load"), self._context.costs.call("load"):
             follower.load_newest(*(loop.load_weights for loop in loops))
+
+    @staticmethod
+    def _recall(loops: list[StageLoop]) -> None:
+        for loop in loops:
+            loop.cancel()
+        for loop in sorted(loops, key=StageLoop.granted):
+            loop.recall()

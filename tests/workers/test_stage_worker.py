@@ -158,6 +158,42 @@ def test_what_a_recalled_take_brought_is_computed_before_another_is_opened(tmp_p
     assert looking.ahead == [False]
 
 
+class Noting(Weightless):
+    """Notes its name when it computes."""
+
+    def __init__(self, name: str, calls: list[str]) -> None:
+        self.name, self.calls = name, calls
+
+    def __call__(self, batch: StageBatch) -> Mapping[str, np.ndarray]:
+        self.calls.append(self.name)
+        return {"rewards": np.zeros(len(batch), dtype=np.float32)}
+
+
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("recalled", [False, True])
+def test_a_process_with_two_stages_computes_first_what_it_was_given_first(first: int, recalled: bool, tmp_path: Path) -> None:
+    """The stall report takes the first lease of a member for the one that it is at."""
+    with desk(tmp_path, NO_EVALUATION, "rollout.samples_per_prompt=2", "batch_size=4") as found:
+        calls: list[str] = []
+        context = found.context("scorer-0")
+        writer = ResultWriter(context)
+        stage = msgspec.structs.replace(found.config.stage("reward"), limit=2)
+        loops = [StageLoop(context, stage, Noting(name, calls), None, writer) for name in ("zeroth", "first")]
+        loops[first].open()
+        loops[1 - first].open()
+        put_groups(found, 2, rows=2)  # a lease for each
+        until(lambda: (context.pump(), all(loop.answered() for loop in loops))[1], "both leases")
+        worker = StageWorker(context, loops, [], writer)
+        if recalled:
+            worker._recall(loops)
+        else:
+            assert [worker._turn(), worker._turn()] == [True, True]
+        for loop in loops:
+            loop.give_back()
+        writer.close()
+    assert calls == (["zeroth", "first"] if first == 0 else ["first", "zeroth"])
+
+
 def test_outputs_that_cannot_be_written_end_the_worker_by_its_next_look(tmp_path: Path) -> None:
     with desk(tmp_path, NO_EVALUATION) as found:
         context = found.context("scorer-0")

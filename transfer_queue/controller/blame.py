@@ -126,11 +126,9 @@ def debtor(case: Case, group: Group, number: int) -> int:
 def of_stage(case: Case, number: int, group: Group) -> Culprit:
     """Stage `number` owes its columns of a group whose inputs are there."""
     stage, topic = case.topic.schema.consumers[number].name, case.topic
-    leases = [  # those that lapsed first; one whose rows of the group somebody else has written owes nothing of it
-        lease
-        for lease in (*topic.leases.lapsed(), *topic.leases)
-        if lease.consumer == number and lease.holds(group)
-    ]
+    # those that lapsed first; one whose rows of the group somebody else has written owes nothing of it
+    held = (*topic.leases.lapsed(), *topic.leases.holding(np.array([group.slot])))
+    leases = [lease for lease in held if lease.consumer == number and lease.holds(group)]
     if leases:
         return holder(case, leases, group)
     rows = [row for row in group.rows.values() if row.missing[number] != SERVED]
@@ -149,9 +147,9 @@ def of_stage(case: Case, number: int, group: Group) -> Culprit:
 
 
 def holder(case: Case, leases: list[Lease], group: Group) -> Culprit:
-    """A member works through what it was given in order: what it got first, at whichever stage, is what it is at."""
+    """A member works through what it was given in order of the leases' ids: the first that it owes, at whichever stage, is what it is at."""
     owner = leases[0].owner
-    everything = sorted(case.topic.leases.answerable(owner), key=lambda lease: lease.since)
+    everything = sorted(case.topic.leases.answerable(owner), key=lambda lease: lease.id)
     first = next((lease for lease in everything if lease.count()), leases[0])
     stage = case.topic.schema.consumers[first.consumer].name
     lapsed = first in case.topic.leases.lapsed()

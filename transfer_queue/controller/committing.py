@@ -100,8 +100,7 @@ def _acknowledged(topic: TopicState, slots: np.ndarray, clock: int, owner: str) 
 def _advance(topic: TopicState) -> None:
     """The clock went on: min_versions move, and under `drop` what is too old goes."""
     if topic.window.expires:
-        for group in _stale(topic):
-            topic.drop(group, STALE)
+        topic.drop(_stale(topic), STALE)
     topic.runtime.wake("pull", topic.name)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from transfer_queue import messages as m
-from transfer_queue.controller import committing, consuming, producing, putting, sourcing
+from transfer_queue.controller import committing, consuming, dropping, producing, putting, sourcing
 from transfer_queue.controller.members import Member
 from transfer_queue.controller.run import Run
 
@@ -35,7 +35,7 @@ class Handlers:
             m.ClosePrompts: lambda r: sourcing.close_prompts(topic(r.topic), r),
             m.Progress: lambda r: producing.progress(topic(r.topic), r, owner(r)),
             m.PutRows: lambda r: producing.put_rows(topic(r.topic), r, owner(r)),
-            m.DropGroups: lambda r: producing.drop_groups(topic(r.topic), r, owner(r)),
+            m.DropGroups: lambda r: dropping.drop_groups(topic(r.topic), r, owner(r)),
             m.WriteBack: lambda r: consuming.write_back(topic(r.topic), r, owner(r)),
             m.Release: lambda r: consuming.give_back(topic(r.topic), r, owner(r)),
             m.Commit: self._commit,

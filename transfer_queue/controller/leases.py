@@ -81,6 +81,7 @@ class Leases:
         generations, gids = store.groups.generation[groups], store.groups.gid[groups]
         keys = keys_of(gids, table.index[rows])
         lease = Lease(self._new_id(), consumer, owner, store, rows, groups, generations, keys, table.newest[rows], self._now())
+        table.lease[rows, consumer] = lease.id
         self._leases[lease.id] = lease
         self._by_owner.setdefault(owner, set()).add(lease.id)
         return lease
@@ -120,6 +121,15 @@ class Leases:
     def answerable(self, owner: str) -> list[Lease]:
         """Everything that this owner may still write back, drop or commit."""
         return [*self.of(owner), *self._lapsed.get(owner, {}).values()]
+
+    def holding(self, groups: np.ndarray) -> list[Lease]:
+        """Those that may hold something of these groups (slots), lapsed ones aside. Rows know under which they went: no other needs a look."""
+        named = np.unique(self._store.rows.lease[self._store.rows_of(groups)[0]]).tolist()
+        return [lease for lease_id in named if (lease := self._leases.get(lease_id)) is not None]
+
+    def answerable_of(self, owner: str, groups: np.ndarray) -> list[Lease]:
+        """`answerable`, of what this owner may hold of these groups (slots)."""
+        return [*(lease for lease in self.holding(groups) if lease.owner == owner), *self._lapsed.get(owner, {}).values()]
 
     def lapsed(self) -> list[Lease]:
         return list(chain.from_iterable(mine.values() for mine in self._lapsed.values()))

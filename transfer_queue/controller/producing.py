@@ -12,9 +12,7 @@ from transfer_queue.controller.group import Group
 from transfer_queue.controller.schema import Place
 from transfer_queue.controller.topic import TopicState
 from transfer_queue.messages import (
-    DropGroups,
     GroupLease,
-    OkEmpty,
     OkProgress,
     OkPulled,
     OkPut,
@@ -234,24 +232,3 @@ def _store(topic: TopicState, group: Group, rows: list[Incoming], closes: bool) 
         topic.close(group)
     else:
         topic.reversion(group)
-
-
-def drop_groups(topic: TopicState, request: DropGroups, owner: str) -> OkEmpty:
-    """Only what the member holds, as producer or under a lease; anything else came too late and is counted. Too late is also what a trainer has in
-    its batch: it may have learned from the group, and its batch would be short. The stage that wanted the drop is through with such a group."""
-    if not request.reason or request.reason in ("stale", "run_end"):
-        raise bad(f"reason={request.reason!r} of a drop is empty or one of the controller's own: the ledger could not be read; say why in a word")
-    leases = topic.leases.answerable(owner)
-    for gid in dict.fromkeys(request.gids):
-        group = topic.groups.get(gid)
-        mine = [] if group is None else [lease for lease in leases if lease.holds(group)]
-        if group is None or group.acked_by or (group.holder != owner and not mine):
-            topic.count_late(gid, owner, "drop")
-        elif group.leased_by - {lease.consumer for lease in mine}:
-            topic.count_late(gid, owner, "drop")
-            for lease in mine:
-                if lease.consumer not in topic.terminals:
-                    topic.queues.serve(lease.consumer, lease.rows[lease.due() & (lease.groups == group.slot)])
-        else:
-            topic.drop(group, request.reason)
-    return OkEmpty()

@@ -117,7 +117,7 @@ def _oldest(scene: Scene, topic: TopicState) -> GroupWait | None:
         owners = [] if group.holder is None else [group.holder]
     elif missing := missing_columns(topic, group):
         waits = missing
-        owners = [lease.owner for lease in topic.leases if lease.holds(group)]
+        owners = [lease.owner for lease in topic.leases.holding(np.array([group.slot])) if lease.holds(group)]
     return GroupWait(group.gid, group.version, group.state, scene.now - group.since, waits, list(dict.fromkeys(owners)))
 
 

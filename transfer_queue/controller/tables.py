@@ -100,6 +100,7 @@ class RowTable(Columns):
         self.newest = self._column("newest", np.int64)
         self.missing = self._column("missing", np.int16, consumers)  # required columns not yet there; SERVED once the consumer acknowledged it
         self.queued = self._column("queued", np.bool_, consumers)  # lies in the ready set of a consumer of rows
+        self.lease = self._column("lease", np.int64, consumers)  # under which it was last handed out; any number where it never was
         self.places = self._column("places", np.int64, columns, 4)  # NOWHERE where it is not there
 
     def take(self, count: int, rows: int) -> np.ndarray:

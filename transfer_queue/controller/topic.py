@@ -278,8 +278,21 @@ class TopicState:
 
     # ------------------------------------------------------------ endings
 
-    def drop(self, group: Group, reason: str) -> None:
-        """Give a group up: counted under `reason`, cancelled at its holder, replaced unless the run is over."""
+    def drop(self, groups: list[Group], reason: str) -> None:
+        """Give groups up: counted under `reason`, cancelled at their holders, replaced unless the run is over. Those that nobody generates and whose
+        prompts do not go back end together."""
+        alone = reason == STALE and self.window.spec.requeue
+        several = [] if alone else [group.slot for group in groups if group.attempt is None]
+        for group in groups:
+            if alone or group.attempt is not None:
+                self._drop(group, reason)
+        if several:
+            slots = np.array(several)
+            self._end(slots, keep_prompt=False)
+            self.ledger.move_all(slots, "dropped", self.version, reason)
+            self.groups.free(slots)
+
+    def _drop(self, group: Group, reason: str) -> None:
         attempt, table, slots = group.attempt, self.groups.groups, np.array([group.slot])
         if attempt is not None:
             self.runtime.cancelled.append((attempt.holder, group.gid, attempt.fence))
@@ -320,8 +333,7 @@ class TopicState:
         if self.over or self.prompts.target is None or self.ledger.trained < self.prompts.target:
             return
         self.over = True
-        for group in list(self.groups.values()):
-            self.drop(group, RUN_END)
+        self.drop(list(self.groups.values()), RUN_END)
         self.prompts.discard_all()
         self.runtime.emit("topic", topic=self.name, reason="done", version=self.version, data={"trained": self.ledger.trained})
         for number in range(len(self.schema.consumers)):

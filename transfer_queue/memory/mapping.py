@@ -15,17 +15,34 @@ import numpy as np
 
 from shared_arena import Arena, ArenaUnreachable, Descriptor
 
+CHUNK = 1 << 20  # bytes; of so many together it is known whether they were mapped for writing
+
 
 class Mapping:
     """Bytes are counted from behind the arena's header page."""
 
     def __init__(self, descriptor: Descriptor) -> None:
         self._descriptor = descriptor
-        self.readable: np.ndarray = _array(descriptor, writable=False)
+        arena = _attach(descriptor, writable=False)
+        self.readable: np.ndarray = arena.array
+        arena.close()
+
+    def room(self, offset: int, nbytes: int) -> np.ndarray:
+        """Writable uint8 [nbytes] from `offset` on, its pages mapped: a shard hands out ranges that other writers warmed, and to fault them in here
+        one by one takes twice as long as the copy."""
+        arena, mapped = self._writable
+        whole = mapped[-(-offset // CHUNK) : (offset + nbytes) // CHUNK]
+        if not len(whole) or not whole.all():
+            arena.populate(offset, nbytes)
+            whole[:] = True
+        return arena.array[offset : offset + nbytes]
 
     @functools.cached_property
-    def writable(self) -> np.ndarray:
-        return _array(self._descriptor, writable=True)
+    def _writable(self) -> tuple[Arena, np.ndarray]:
+        """A second mapping, and by chunk whether its pages were mapped."""
+        arena = _attach(self._descriptor, writable=True)
+        arena.close_descriptor()
+        return arena, np.zeros(-(-arena.nbytes // CHUNK), dtype=np.bool_)
 
 
 _MAPPED: weakref.WeakValueDictionary[bytes, Mapping] = weakref.WeakValueDictionary()  # by nonce
@@ -44,15 +61,11 @@ def mapping(descriptor: Descriptor) -> Mapping:
         return found
 
 
-def _array(descriptor: Descriptor, writable: bool) -> np.ndarray:
-    """uint8 over the whole arena; it keeps the mapping alive, and nothing else stays open."""
+def _attach(descriptor: Descriptor, writable: bool) -> Arena:
     try:
-        arena = Arena.attach(descriptor, writable)
+        return Arena.attach(descriptor, writable)
     except OSError as error:  # ArenaUnreachable is one; an address space too small (ulimit -v) another
         raise ArenaUnreachable(str(error)) from error
-    array = arena.array
-    arena.close()
-    return array
 
 
 def process_number() -> int:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 
+import pytest
 from controller_bench import spec
 from controller_desk import Desk, Who
 from controller_messages import put_rows
 
 from transfer_queue import messages as m
+from transfer_queue.controller.leases import Lease
 
 ROUNDS, CYCLES = 7, 20
 
@@ -42,6 +44,21 @@ def _cycle(desk: Desk, rollout: Who, worker: Who) -> None:
     desk.watch(worker)
     desk.ask(b"x", m.Status(), m.OkStatus)
     desk.freed()
+
+
+def test_a_drop_looks_at_the_leases_of_its_groups_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not at all that its owner has: a reader that drops what it read never answers, and its leases add up."""
+    looks: list[int] = []
+    look = Lease.due
+    monkeypatch.setattr(Lease, "due", lambda lease: (looks.append(lease.id), look(lease))[1])
+    desk, _, worker = filled(200)
+    taken = [desk.take(worker, "reward", limit=2) for _ in range(200)]
+    for one in taken:
+        gids = sorted({row.gid for row in one.rows})
+        desk.ask(worker.connection, m.DropGroups(topic="policy", gids=gids, reason="seen", **worker.fields), m.OkEmpty)
+    assert len(desk.topic.groups) == 0
+    assert list(dict.fromkeys(looks)) == [one.lease for one in taken]
+    assert len(looks) <= 3 * len(taken)
 
 
 def _seconds(groups: int) -> float:

@@ -1,0 +1,47 @@
+"""What a member asks to be given up: whole groups, whatever became of them meanwhile."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from transfer_queue.controller.errors import bad
+from transfer_queue.controller.leases import Lease
+from transfer_queue.controller.topic import TopicState
+from transfer_queue.messages import DropGroups, OkEmpty
+
+
+def drop_groups(topic: TopicState, request: DropGroups, owner: str) -> OkEmpty:
+    """Only what the member holds, as producer or under a lease; anything else came too late and is counted. Too late is also what a trainer has in
+    its batch: it may have learned from the group, and its batch would be short. The stage that wanted the drop is through with such a group."""
+    if not request.reason or request.reason in ("stale", "run_end"):
+        raise bad(f"reason={request.reason!r} of a drop is empty or one of the controller's own: the ledger could not be read; say why in a word")
+    wanted = dict.fromkeys(request.gids)
+    groups = [group for gid in wanted if (group := topic.groups.get(gid)) is not None]
+    slots = np.array([group.slot for group in groups], dtype=np.int64)
+    leases = topic.leases.answerable_of(owner, slots)
+    held = _held(slots, leases, len(topic.schema.consumers))
+    table = topic.groups.groups
+    mine = held.any(axis=1) | np.array([group.holder == owner for group in groups], dtype=np.bool_)
+    mine &= ~table.acked[slots].any(axis=1)
+    taken = mine & (table.leased[slots] & ~held).any(axis=1)  # by a trainer
+    dropped = [group for group, ends in zip(groups, mine & ~taken, strict=True) if ends]
+    for gid in wanted.keys() - {group.gid for group in dropped}:
+        topic.count_late(gid, owner, "drop")
+    _serve(topic, leases, slots[taken])
+    topic.drop(dropped, request.reason)
+    return OkEmpty()
+
+
+def _held(slots: np.ndarray, leases: list[Lease], consumers: int) -> np.ndarray:
+    """[G, K] bool: of which groups one of the leases holds something, and for which consumer."""
+    held = np.zeros((len(slots), consumers), dtype=np.bool_)
+    for lease in leases:
+        held[:, lease.consumer] |= np.isin(slots, lease.groups[lease.due()])
+    return held
+
+
+def _serve(topic: TopicState, leases: list[Lease], slots: np.ndarray) -> None:
+    for lease in leases:
+        rows = lease.rows[lease.due() & np.isin(lease.groups, slots)]
+        if len(rows) and lease.consumer not in topic.terminals:
+            topic.queues.serve(lease.consumer, rows)
