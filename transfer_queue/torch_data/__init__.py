@@ -6,9 +6,9 @@
     for batch in loader: ...
 """
 
-from transfer_queue.torch_data.batch import Batch, Masked, Runs
+from transfer_queue.torch_data.batch import Batch, JaggedTensor, Masked
 from transfer_queue.torch_data.dataset import QueueDataset
 from transfer_queue.torch_data.loader import QueueLoader
 from transfer_queue.torch_data.receipts import OpenStep, Receipt
 
-__all__ = ["Batch", "Masked", "OpenStep", "QueueDataset", "QueueLoader", "Receipt", "Runs"]
+__all__ = ["Batch", "JaggedTensor", "Masked", "OpenStep", "QueueDataset", "QueueLoader", "Receipt"]

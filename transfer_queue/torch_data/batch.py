@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 import torch
@@ -18,12 +18,28 @@ from transfer_queue import messages as m
 from transfer_queue.columns import Jagged
 from transfer_queue.torch_data.receipts import Receipt
 
-Column: TypeAlias = "torch.Tensor | Runs | Masked | list[Any]"
-"""scalar → Tensor [R, *shape], of an optional column Masked; per_token → Runs; text → list[str | None]; blob → list[bytes]; object → list."""
+Column: TypeAlias = "torch.Tensor | JaggedTensor | Masked | list[Any]"
+"""scalar → Tensor [R, *shape]; per_token → JaggedTensor; of an optional column Masked around either.
+text → list[str | None]; blob → list[bytes | None]; object → list; None where a row lacks an optional one."""
+
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # torch copies these everywhere, and not every other dtype of their width
+
+
+class _Movable:
+    """What consists of tensors: it moves as a whole, in DataLoader's `pin_memory`, too, also where `collate_fn` returns it by itself."""
+
+    def _each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Self:
+        raise NotImplementedError
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> Self:
+        return self._each(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+
+    def pin_memory(self) -> Self:
+        return self._each(torch.Tensor.pin_memory)
 
 
 @dataclass(frozen=True, eq=False)
-class Runs:
+class JaggedTensor(_Movable):
     """R runs of different length side by side: run r is `values[offsets[r]:offsets[r + 1]]`."""
 
     values: torch.Tensor  # [N, *shape]
@@ -54,23 +70,30 @@ class Runs:
         lengths = self.lengths
         width = int(lengths.max()) if len(self) else 0
         out = self.values.new_full((len(self), width, *self.values.shape[1:]), value)
-        out[torch.arange(width, device=lengths.device) < lengths[:, None]] = self.values
+        bits = _BITS.get(self.values.itemsize, self.values.dtype)
+        out.view(bits)[torch.arange(width, device=lengths.device) < lengths[:, None]] = self.values.view(bits)
         return out
+
+    def _each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> JaggedTensor:
+        return JaggedTensor(change(self.values), change(self.offsets))
 
 
 @dataclass(frozen=True, eq=False)
-class Masked:
-    """A scalar column that rows may lack. Missing is never zero: where `present` is False, `values` says nothing."""
+class Masked(_Movable):
+    """A column that rows may lack. Missing is never zero: where `present` is False, `values` says nothing."""
 
-    values: torch.Tensor  # [R, *shape]
+    values: torch.Tensor | JaggedTensor  # [R, *shape]; R runs, of a row that lacks it an empty one
     present: torch.Tensor  # [R] bool
 
     def __len__(self) -> int:
         return len(self.present)
 
+    def _each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Masked:
+        return Masked(_changed(self.values, change), change(self.present))
+
 
 @dataclass(frozen=True, eq=False)
-class Batch:
+class Batch(_Movable):
     """R rows. Rows of a group are adjacent, in row order."""
 
     columns: dict[str, Column]  # the consumer's inputs
@@ -102,34 +125,22 @@ class Batch:
     def newest_versions(self) -> np.ndarray:
         return self.receipt.newest
 
-    def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
-        return self._each(lambda tensor: tensor.to(device, non_blocking=non_blocking))
-
-    def pin_memory(self) -> Batch:
-        """For DataLoader's `pin_memory`."""
-        return self._each(torch.Tensor.pin_memory)
-
     def _each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
         return replace(self, columns={name: _changed(column, change) for name, column in self.columns.items()})
 
 
-def _changed(column: Column, change: Callable[[torch.Tensor], torch.Tensor]) -> Column:
+def _changed(column: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     if isinstance(column, torch.Tensor):
         return change(column)
-    if isinstance(column, Runs):
-        return Runs(change(column.values), change(column.offsets))
-    if isinstance(column, Masked):
-        return Masked(change(column.values), change(column.present))
-    return column
+    return column._each(change) if isinstance(column, _Movable) else column
 
 
-def tensors(column: m.Column, values: codec.Column) -> Column:
-    """A `Column` over the memory of what `QueueClient.read` returned for it."""
+def tensors(column: m.Column, values: codec.Column, present: np.ndarray) -> Column:
+    """A `Column` over the memory of what `QueueClient.read` returned for it. `present`: [R] bool, which rows have it."""
+    if isinstance(values, list):
+        return values if present.all() else [value if there else None for value, there in zip(values, present.tolist(), strict=True)]
     if isinstance(values, Jagged):
-        return Runs(*codec.to_torch(values, column.dtype))
-    if not isinstance(values, np.ndarray):
-        return values
-    if not column.optional:
-        return codec.to_torch(values, column.dtype)
-    absent = np.ma.getmaskarray(values).reshape(len(values), -1).any(axis=1)
-    return Masked(codec.to_torch(np.asarray(np.ma.getdata(values)), column.dtype), torch.from_numpy(~absent))
+        found: torch.Tensor | JaggedTensor = JaggedTensor(*codec.to_torch(values, column.dtype))
+    else:
+        found = codec.to_torch(np.ma.getdata(values), column.dtype)
+    return Masked(found, torch.from_numpy(present.copy())) if column.optional else found

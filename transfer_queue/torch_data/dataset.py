@@ -40,7 +40,8 @@ class QueueDataset(IterableDataset[Batch]):
     ) -> None:
         """Nothing is connected before it is iterated. Each process that iterates is a member of its own, `name`-0, `name`-1, …
 
-        limit, at_least: most and fewest rows (groups, where the consumer's unit is the group) in a batch; at the end of a step there may be fewer.
+        limit, at_least: most and fewest rows (groups, where the consumer's unit is the group) in a batch.
+            Fewer at the end of a step, and after 30 s without more.
         max_tokens: instead, as many as have so many values in `token_columns` together; `limit` is then what one lease holds.
         share: (rank, ranks), where ranks take the steps of a terminal consumer together; see docs/transfer_queue.md.
         name: by default consumer and rank. Two loaders that are open at once need two names: the second would end the first.

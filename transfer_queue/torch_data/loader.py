@@ -53,6 +53,7 @@ class QueueLoader(DataLoader[Any]):
         self._step = OpenStep(dataset.source.share)
         self._last: Receipt | None = None  # of the batch that you are at
         self._acknowledger = Acknowledger(dataset.source)
+        self._inner: Any = None  # torch's iterator of the present iteration
         self._running: Callable[[], Generator[Any, None, None] | None] = lambda: None
         collate: Callable[[Any], Any] = _Collate(collate_fn)
         super().__init__(_Stream(dataset.source, self._roster), batch_size=None, collate_fn=collate, in_order=False, **options)
@@ -84,7 +85,9 @@ class QueueLoader(DataLoader[Any]):
         """
         receipt, number = self._last, self._step.number
         if receipt is None or number is None:
-            raise RuntimeError("commit: nothing of a step has come since the last one; commit after the last batch of a step")
+            raise RuntimeError(
+                "commit: nothing of a step has come since the last one, or the loop was left, which gave its rows back; commit inside the loop"
+            )
         client = self._acknowledger.client(receipt)
         wanted = client.topic(self._source.topic).model if model is None else model
         named = self._step.leases if leases is None else leases
@@ -132,13 +135,14 @@ class QueueLoader(DataLoader[Any]):
 
     def _iterate(self) -> Generator[Any, None, None]:
         self.ended = None
+        self._drop_dead()
         self._roster.begin()
-        inner = super().__iter__()
         with contextlib.ExitStack() as ending:  # all of it, whatever goes wrong on the way: torch raises the death of a worker wherever we are
             ending.callback(self._let_go)
-            ending.callback(self._end_processes, inner)
+            ending.push(self._end_processes)
             ending.push(self._end_members)
-            self.ended = yield from self._until_all_ended(inner)
+            self._inner = super().__iter__()  # raises where a worker that persists has just died
+            self.ended = yield from self._until_all_ended(self._inner)
 
     def _end_members(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """A worker that is parked comes back at once, and so do the rows of a killed one."""
@@ -148,10 +152,22 @@ class QueueLoader(DataLoader[Any]):
         raised = isinstance(error, Exception)  # else it was left
         _let_leave(self._source, self._roster, f"the iteration over its loader raised {type(error).__name__}: {error}" if raised else None)
 
-    def _end_processes(self, inner: Any) -> None:
-        if self.num_workers and not self.persistent_workers:
+    def _end_processes(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Those that persist are kept unless something went wrong: torch waits for a dead one at every later iteration, and fails."""
+        inner, self._inner = self._inner, None
+        failed = kind is not None and kind is not GeneratorExit
+        if self.num_workers and inner is not None and (failed or not self.persistent_workers):
             # by name, as Lightning does: an exception keeps the iterator, and where the garbage collector ends it its queues are gone before it
             inner._shutdown_workers()
+        if failed:
+            self._iterator = None
+
+    def _drop_dead(self) -> None:
+        """Workers that persist and died between two iterations (Ctrl-C in a terminal reaches all processes) are started anew."""
+        kept: Any = self._iterator
+        if kept is not None and not all(process.is_alive() for process in kept._workers):
+            kept._shutdown_workers()
+            self._iterator = None
 
     def _let_go(self) -> None:
         self._acknowledger.close()
@@ -198,9 +214,7 @@ class _Stream(IterableDataset[Any]):
         turn = self._roster.turn  # now, and not when the first batch is asked for: by then the turn may be over
         info = get_worker_info()
         worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
-        return stream(
-            self._source, worker, workers, functools.partial(self._roster.joined, worker), functools.partial(self._roster.is_over, turn)
-        )
+        return stream(self._source, worker, workers, functools.partial(self._roster.joined, worker), functools.partial(self._roster.is_over, turn))
 
 
 class _Collate:

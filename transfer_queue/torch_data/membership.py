@@ -41,6 +41,10 @@ class Membership:
         directive = self._heart.directive
         return None if directive is None or directive.state != "stop" else directive.reason
 
+    def check(self) -> None:
+        """Raises what ended the heartbeats: the controller would soon take this member for dead, and give what it takes to others."""
+        self._heart.check()
+
     def wait_beyond(self, model: str, version: int) -> None:
         """Until a newer version than this is committed, or the run is stopped. Raises what ended the heartbeats."""
         self._heart.wait(lambda directive: directive.state == "stop" or directive.versions.get(model, 0) > version)
@@ -64,12 +68,15 @@ class Heart:
         self._thread = threading.Thread(target=self._run, name="queue-heartbeat", daemon=True)
         self._thread.start()
 
+    def check(self) -> None:
+        if self._error is not None:
+            raise self._error
+
     def wait(self, wanted: Callable[[Directive], bool]) -> None:
         """Until a directive is as wanted."""
         with self._changed:
             while self.directive is None or not wanted(self.directive):
-                if self._error is not None:
-                    raise self._error
+                self.check()
                 self._changed.wait(BEAT_S + self._client.timeout_s)  # the thread sets one of the two within it, or has ended with an error
 
     def stop(self) -> None:
@@ -86,7 +93,7 @@ class Heart:
             with self._client:
                 while self._beat([self._stop_read, *parent]):
                     pass
-        except (QueueError, OSError) as raised:  # the member meets it at its own next request, or in `wait`
+        except (QueueError, OSError) as raised:  # the member meets it at its next `check` or `wait`
             error = raised
         finally:
             for descriptor in parent:

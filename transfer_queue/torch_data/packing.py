@@ -5,14 +5,13 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 import msgspec
 
-from transfer_queue.messages import RowRef
+from transfer_queue import messages as m
 
-Rows: TypeAlias = Any
-"""What a take gives and a read takes: it has a length and iterates as `RowRef`s; a list of them is one, too."""
+Rows: TypeAlias = m.Rows | list[m.RowRef]
 
 
 class Unit(msgspec.Struct, frozen=True):
@@ -56,7 +55,7 @@ class ByLease:
 class ByTokens:
     """As many rows (or groups) as have `most` tokens together, at least one; what is left of a lease goes with the rows of the next."""
 
-    def __init__(self, most: int, tokens: Callable[[RowRef], int], groups: bool) -> None:
+    def __init__(self, most: int, tokens: Callable[[m.RowRef], int], groups: bool) -> None:
         self._most, self._tokens, self._groups = most, tokens, groups
         self._units: deque[Unit] = deque()
 

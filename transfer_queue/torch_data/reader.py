@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-import numpy as np
-
 from transfer_queue import messages as m
 from transfer_queue.codec import Column
 from transfer_queue.errors import Gone, QueueError, QueueGone
 from transfer_queue.torch_data.batch import Batch, tensors
 from transfer_queue.torch_data.membership import Membership
-from transfer_queue.torch_data.packing import ByLease, ByTokens, Packing, Rows, Unit
+from transfer_queue.torch_data.packing import ByLease, ByTokens, Packing, Unit
 from transfer_queue.torch_data.receipts import Ended, Part, Receipt, part_of
 from transfer_queue.torch_data.settings import Source
 from transfer_queue.torch_data.view import View
@@ -90,6 +88,7 @@ class Reader:
 
     def _take(self) -> m.OkTaken:
         """Rows, or none: then nothing came in time, or the step went on. While rows wait for more, only what is there already."""
+        self._membership.check()
         source, steps = self._source, self._steps
         wait_s = 0.0 if self._packing.waiting else IDLE_S
         limit = source.limit if steps is None else min(source.limit, steps.room(self._membership))
@@ -111,7 +110,7 @@ class Reader:
         """None: all of the rows ended (dropped, or trained by others) after they were leased."""
         columns: dict[str, Column] | None = None
         while columns is None:
-            rows = units[0].rows if len(units) == 1 else [ref for unit in units for ref in unit.rows]
+            rows = _together(units)
             if not len(rows):
                 break
             try:
@@ -123,15 +122,21 @@ class Reader:
             self._bare = [part for part in parts if part.last]
             return None
         self._bare = []
-        found = {name: tensors(self._view.columns[name], values) for name, values in columns.items()}
+        present = [m.places(buffer)[:, 0] >= 0 for buffer in rows.columns]  # aligned with the columns
+        found = {name: tensors(self._view.columns[name], columns[name], there) for name, there in zip(columns, present, strict=True)}
         return Batch(found, self._receipt(rows, parts, taken))
 
-    def _receipt(self, rows: Rows, parts: list[Part], taken: m.OkTaken) -> Receipt:
-        numbers = np.array([(ref.gid, ref.row, ref.oldest_version, ref.newest_version) for ref in rows], dtype=np.int64)
-        gids, places, oldest, newest = np.ascontiguousarray(numbers.T)
+    def _receipt(self, rows: m.Rows, parts: list[Part], taken: m.OkTaken) -> Receipt:
+        gids, places, oldest, newest = (m.unpacked(field).copy() for field in (rows.gids, rows.rows, rows.oldest, rows.newest))
         registration, self._registration = self._registration, None
         who = self._client.member, self._client.incarnation
         return Receipt(*who, gids, places, oldest, newest, tuple(parts), taken.version, taken.batch, registration)
+
+
+def _together(units: list[Unit]) -> m.Rows:
+    if len(units) == 1 and isinstance(units[0].rows, m.Rows):  # a whole lease, as it came
+        return units[0].rows
+    return m.Rows.of([ref for unit in units for ref in unit.rows])
 
 
 def _without(unit: Unit, gids: set[int]) -> Unit:
@@ -160,7 +165,7 @@ class Steps:
     def note(self, taken: m.OkTaken) -> None:
         if taken.version != self.number:
             self.number, self._taken = taken.version, set()
-        self._taken.update(ref.gid for ref in taken.rows)
+        self._taken.update(m.unpacked(taken.rows.gids).tolist())
         if self._source.share is not None and 0 < taken.batch < self._spec.window.batch:
             raise QueueError(
                 "short_batch",

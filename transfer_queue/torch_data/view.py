@@ -5,6 +5,7 @@ from __future__ import annotations
 from transfer_queue import messages as m
 from transfer_queue.codec import storage, value_elements
 from transfer_queue.schema import column_of
+from transfer_queue.torch_data.receipts import part_of
 from transfer_queue.torch_data.settings import Source
 
 
@@ -18,7 +19,7 @@ class View:
         optional = {column.name for column in spec.columns if column.optional}
         self.owes = sorted(set(self.consumer.outputs) - optional)  # columns without which a row cannot be acknowledged
         self._counted = [(list(self.columns).index(name), _bytes_of(self.columns[name])) for name in _tokens(source, self.columns)]
-        _check(source, self.consumer, self.owes)
+        _check(source, spec, self.consumer, self.owes)
 
     def tokens(self, ref: m.RowRef) -> int:
         """Of a row, told by the length of its slices: nothing is read for it."""
@@ -47,7 +48,7 @@ def _bytes_of(column: m.Column) -> int:
     return storage(column.dtype).itemsize * value_elements(column)
 
 
-def _check(source: Source, consumer: m.Consumer, owes: list[str]) -> None:
+def _check(source: Source, spec: m.TopicSpec, consumer: m.Consumer, owes: list[str]) -> None:
     if consumer.needs_weights:
         raise ValueError(
             f"consumer={consumer.name!r} needs weights: it gets only rows that its weights may serve, and a loader's processes hold none; use "
@@ -55,6 +56,11 @@ def _check(source: Source, consumer: m.Consumer, owes: list[str]) -> None:
         )
     if source.share is not None and not consumer.terminal:
         raise ValueError(f"share={source.share}: {consumer.name!r} is not terminal, so it has no steps to share out: loaders share its rows anyway")
+    if source.share is not None and not part_of(spec.window.batch, *source.share):
+        raise ValueError(
+            f"share={source.share}: a step of {spec.name!r} has {spec.window.batch} groups, so this rank would never get one and the others would "
+            "wait for it for ever; use at most as many ranks as the window's batch has groups"
+        )
     if source.max_tokens is not None and owes:
         raise ValueError(
             f"max_tokens={source.max_tokens}: {consumer.name!r} writes {owes}, and a lease is written back as a whole, so it has to be one batch; "

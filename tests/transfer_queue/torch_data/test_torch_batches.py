@@ -14,8 +14,9 @@ from torch_streams import TOPIC, Served, drained, hidden, response
 
 from tests.packaging.imports import imported, sources
 from transfer_queue.columns import Jagged
-from transfer_queue.messages import Column
-from transfer_queue.torch_data import Batch, Masked, QueueDataset, QueueLoader, Runs
+from transfer_queue.local import LocalQueue
+from transfer_queue.messages import Column, Consumer, TopicSpec, Window
+from transfer_queue.torch_data import Batch, JaggedTensor, Masked, QueueDataset, QueueLoader
 from transfer_queue.torch_data.batch import tensors
 from transfer_queue.torch_data.loader import Handed
 
@@ -114,7 +115,7 @@ def test_pinning_reaches_every_tensor_and_keeps_what_comes_beside_them(served: S
 
 
 def test_runs_are_cut_padded_and_nested() -> None:
-    runs = Runs(torch.arange(6, dtype=torch.int32), torch.tensor([0, 3, 3, 6]))
+    runs = JaggedTensor(torch.arange(6, dtype=torch.int32), torch.tensor([0, 3, 3, 6]))
     assert len(runs) == 3
     assert [run.tolist() for run in runs] == [[0, 1, 2], [], [3, 4, 5]]
     assert runs[-1].tolist() == [3, 4, 5]
@@ -123,11 +124,20 @@ def test_runs_are_cut_padded_and_nested() -> None:
     assert runs.lengths.tolist() == [3, 0, 3]
     assert runs.padded(-1).tolist() == [[0, 1, 2], [-1, -1, -1], [3, 4, 5]]
     assert runs.padded(-1).dtype == torch.int32
-    nested = Runs(torch.rand(6, 2), runs.offsets).nested()
+    nested = JaggedTensor(torch.rand(6, 2), runs.offsets).nested()
     assert [len(run) for run in nested.unbind()] == [3, 0, 3]
-    assert Runs(torch.zeros(0, 4), torch.zeros(1, dtype=torch.int64)).padded(0.0).shape == (0, 0, 4)
-    hidden = Runs(torch.ones(3, 4, dtype=torch.bfloat16), torch.tensor([0, 1, 3]))
+    assert JaggedTensor(torch.zeros(0, 4), torch.zeros(1, dtype=torch.int64)).padded(0.0).shape == (0, 0, 4)
+    hidden = JaggedTensor(torch.ones(3, 4, dtype=torch.bfloat16), torch.tensor([0, 1, 3]))
     assert hidden.padded(0.0).shape == (2, 2, 4)
+
+
+@pytest.mark.parametrize("dtype", ["bool", "uint16", "uint32", "uint64", "float8_e8m0fnu", "float8_e5m2", "bfloat16", "complex64", "complex128"])
+def test_runs_of_any_dtype_are_padded_bit_for_bit(dtype: str) -> None:
+    values = torch.tensor([1, 0, 1, 1]).to(getattr(torch, dtype))
+    padded = JaggedTensor(values, torch.tensor([0, 3, 3, 4])).padded(1)
+    one, other = values[:1].view(torch.uint8).tolist(), values[1:2].view(torch.uint8).tolist()
+    assert padded.dtype == values.dtype
+    assert padded.view(torch.uint8).tolist() == [[*one, *other, *one], one * 3, one * 3]
 
 
 @pytest.mark.parametrize("dtype", ["bool", "uint16", "float16", "bfloat16", "float8_e4m3fn", "complex64", "int8"])
@@ -136,24 +146,52 @@ def test_a_column_of_any_dtype_is_a_tensor_of_it_over_the_same_memory(dtype: str
     bits = values.view(torch.uint8).numpy().view({"bool": "bool", "complex64": "complex64", "int8": "int8", "float16": "float16"}.get(dtype, "uint8"))
     if dtype in ("uint16", "bfloat16"):
         bits = bits.view("uint16")
-    got = tensors(Column("x", dtype, "scalar", "p", shape=(2,)), bits.reshape(4, 2))
+    got = tensors(Column("x", dtype, "scalar", "p", shape=(2,)), bits.reshape(4, 2), np.ones(4, bool))
     assert isinstance(got, torch.Tensor)
     assert got.dtype == values.dtype
     assert got.data_ptr() == bits.ctypes.data
-    runs = tensors(Column("x", dtype, "per_token", "p"), Jagged(bits.reshape(-1), np.array([0, 3, 8]), dtype))
-    assert isinstance(runs, Runs)
+    runs = tensors(Column("x", dtype, "per_token", "p"), Jagged(bits.reshape(-1), np.array([0, 3, 8]), dtype), np.ones(2, bool))
+    assert isinstance(runs, JaggedTensor)
     assert (runs.values.dtype, runs.lengths.tolist()) == (values.dtype, [3, 5])
 
 
 def test_an_optional_scalar_says_which_rows_have_it_also_when_all_do() -> None:
     column = Column("x", "float32", "scalar", "p", shape=(2,), optional=True)
-    whole = tensors(column, np.ones((3, 2), dtype="float32"))
+    whole = tensors(column, np.ones((3, 2), dtype="float32"), np.ones(3, bool))
     assert isinstance(whole, Masked)
     assert (len(whole), whole.present.tolist()) == (3, [True] * 3)
     masked = np.ma.masked_array(np.ones((3, 2), dtype="float32"), mask=[[False] * 2, [True] * 2, [False] * 2])
-    part = tensors(column, masked)
+    part = tensors(column, masked, np.array([True, False, True]))
     assert isinstance(part, Masked)
     assert part.present.tolist() == [True, False, True]
+
+
+def test_a_row_without_an_optional_column_is_told_from_one_whose_value_is_empty_whatever_the_kind() -> None:
+    kinds = ("per_token", "text", "blob", "object", "scalar")
+    columns = tuple(Column(kind, "int32" if kind in ("scalar", "per_token") else "uint8", kind, "p", optional=True) for kind in kinds)
+    empty = {"per_token": Jagged.of([[]], "int32"), "text": [""], "blob": [b""], "object": [[]], "scalar": np.zeros(1, "int32")}
+    consumers = Consumer("c", inputs=(*kinds, "id")), Consumer("trainer", inputs=("id",), unit="group", terminal=True)
+    spec = TopicSpec("o", "policy", (*columns, Column("id", "int32", "scalar", "p")), consumers, Window(8, None))
+    with LocalQueue([spec]) as queue, queue.client("p-0") as producer:
+        producer.put("o", {"id": np.zeros(1, "int32"), **empty})
+        producer.put("o", {"id": np.ones(1, "int32")})
+        loaded = QueueLoader(QueueDataset(queue.url, "o", "c", at_least=2))
+        batch = next(iter(loaded))
+        assert batch["id"].tolist() == [0, 1]
+        assert (batch["text"], batch["blob"], batch["object"]) == (["", None], [b"", None], [[], None])
+        assert batch["scalar"].present.tolist() == batch["per_token"].present.tolist() == [True, False]
+        assert batch["per_token"].values.lengths.tolist() == [0, 0]
+        assert batch.to("meta")["per_token"].values.values.device.type == "meta"
+
+
+def test_what_a_collate_function_takes_out_of_a_batch_is_pinned_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.Tensor, "pin_memory", torch.Tensor.clone)  # as above
+    runs = JaggedTensor(torch.arange(3), torch.tensor([0, 1, 3]))
+    for given in (runs, Masked(runs, torch.tensor([True, False]))):
+        pinned = pin_memory({"a": given})["a"]
+        assert type(pinned) is type(given)
+        assert pinned is not given
+        assert len(pinned) == 2
 
 
 def test_a_batch_moves_as_a_whole(served: Served) -> None:

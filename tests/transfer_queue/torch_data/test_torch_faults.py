@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import pytest
 from torch_streams import BATCH, ROWS, TOPIC, Served, drained, leaves_nothing, workers
 
 from transfer_queue.client import QueueClient
-from transfer_queue.errors import QueueError, QueueGone
+from transfer_queue.errors import QueueError, QueueGone, QueueTimeout
 from transfer_queue.torch_data import Batch, QueueDataset, QueueLoader
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more processes than cores is what is tested
@@ -33,7 +33,7 @@ def served() -> Iterator[Served]:
 
 
 def dataset(served: Served, **settings: Any) -> QueueDataset:
-    return QueueDataset(served.url, TOPIC, "reader", timeout_s=10.0, **{"limit": 5, **settings})
+    return QueueDataset(served.url, TOPIC, "reader", **{"timeout_s": 10.0, "limit": 5, **settings})
 
 
 @contextlib.contextmanager
@@ -74,6 +74,49 @@ def test_rows_of_a_worker_that_is_killed_come_back_at_once_and_each_is_acknowled
     assert set(seen.values()) == {1}
     assert seen.total() + before == len(keys)
     assert served.consumer("reader").done_rows - done == len(keys)
+
+
+def killed_in_a_loop(loader: QueueLoader, before: set[Any]) -> None:
+    for _ in loader:
+        kill_one(before)
+
+
+def killed_between_two(loader: QueueLoader, before: set[Any]) -> None:
+    for _ in loader:
+        break
+    kill_one(before)
+
+
+@pytest.mark.parametrize("killed", [killed_in_a_loop, killed_between_two])
+def test_a_loader_whose_workers_persist_goes_on_after_one_of_them_was_killed(killed: Callable[[QueueLoader, set[Any]], None]) -> None:
+    with Served() as own:
+        keys, before = own.fill(12), workers()
+        with leaves_nothing(own), QueueLoader(dataset(own), num_workers=2, persistent_workers=True) as loader:
+            with pytest.raises(RuntimeError, match=r"killed by signal|exited unexpectedly"):  # torch raises it wherever we are
+                killed(loader, before)
+            assert own.consumer("reader").ready_rows == len(keys)
+            assert drained(loader, len(keys)) == Counter(keys)
+            assert len(workers() - before) == 2
+
+
+def kill_one(before: set[Any]) -> None:
+    victim = min(workers() - before, key=lambda child: child.pid)
+    victim.kill()
+    threading.Event().wait(10.0)  # torch's signal handler raises
+
+
+@pytest.mark.e2e
+def test_a_member_whose_heartbeats_have_ended_takes_no_more_rows() -> None:
+    with Served() as own:
+        own.fill(4)
+        stream = iter(QueueLoader(dataset(own, timeout_s=0.3)))
+        next(stream)
+        beating = next(thread for thread in threading.enumerate() if thread.name == "queue-heartbeat")
+        own.freeze()
+        beating.join(5.0)
+        own.thaw()
+        with pytest.raises(QueueTimeout, match="no reply within"):
+            next(stream)
 
 
 @pytest.mark.parametrize("persist", [False, True])

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -160,6 +161,13 @@ class Served:
         """Who is not ours."""
         known = {"source", "rollout", "shard"}
         return {member for member in self.client.status().result(10.0).status.members if member.partition("-")[0] not in known}
+
+    def freeze(self) -> None:
+        """Its connections stay, and nothing answers."""
+        self._popen.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._popen.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
         self._popen.kill()
