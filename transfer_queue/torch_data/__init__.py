@@ -9,6 +9,7 @@
 from transfer_queue.torch_data.batch import Batch, JaggedTensor, Masked
 from transfer_queue.torch_data.dataset import QueueDataset
 from transfer_queue.torch_data.loader import QueueLoader
-from transfer_queue.torch_data.receipts import OpenStep, Receipt
+from transfer_queue.torch_data.receipts import Receipt
+from transfer_queue.torch_data.steps import OpenStep
 
 __all__ = ["Batch", "JaggedTensor", "Masked", "OpenStep", "QueueDataset", "QueueLoader", "Receipt"]

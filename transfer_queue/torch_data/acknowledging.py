@@ -6,16 +6,12 @@ worker that died takes its leases with it: what was got from it and not yet ackn
 
 from __future__ import annotations
 
-import contextlib
 from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
 from transfer_queue import messages as m
 from transfer_queue.client import QueueClient
-from transfer_queue.connection import NOBODY
 from transfer_queue.errors import QueueError
 from transfer_queue.torch_data.receipts import Receipt
 from transfer_queue.torch_data.settings import Source
@@ -108,22 +104,3 @@ class Acknowledger:
         except OSError:  # QueueTimeout, QueueGone
             pass
         self.refused += sum(gid in closed for gid, _ in keys)
-
-
-def leave_for(source: Source, members: Mapping[str, int], deadline_s: float) -> None:
-    """These incarnations (by name) leave now: their leases go to others, and who of them is parked is woken. Best effort: heartbeats tell it, too."""
-    with contextlib.ExitStack() as stack, contextlib.suppress(QueueError, OSError):
-        waiting = []
-        for name, incarnation in members.items():
-            themselves = msgspec.structs.replace(NOBODY, member=name, incarnation=incarnation)
-            waiting.append(stack.enter_context(QueueClient(source.url, source.security, themselves, deadline_s)).leave())
-        for pending in waiting:
-            with contextlib.suppress(QueueError):  # it left by itself
-                pending.result(deadline_s)
-
-
-def report_dead(source: Source, members: Mapping[str, int], cause: str, deadline_s: float) -> None:
-    """The same where something went wrong: the event log says what."""
-    with contextlib.suppress(QueueError, OSError), QueueClient.outsider(source.url, security=source.security) as client:
-        for pending in [client.member_dead(name, cause, incarnation) for name, incarnation in members.items()]:
-            pending.result(deadline_s)

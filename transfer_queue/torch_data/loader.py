@@ -18,14 +18,15 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from transfer_queue import messages as m
 from transfer_queue.errors import QueueGone
-from transfer_queue.torch_data.acknowledging import Acknowledger, leave_for, report_dead
+from transfer_queue.torch_data.acknowledging import Acknowledger
 from transfer_queue.torch_data.batch import Batch
 from transfer_queue.torch_data.dataset import QueueDataset
-from transfer_queue.torch_data.membership import END_S
+from transfer_queue.torch_data.membership import END_S, leave_for, report_dead
 from transfer_queue.torch_data.reader import stream
-from transfer_queue.torch_data.receipts import Ended, OpenStep, Receipt
+from transfer_queue.torch_data.receipts import Ended, Receipt
 from transfer_queue.torch_data.roster import Roster
 from transfer_queue.torch_data.settings import Source
+from transfer_queue.torch_data.steps import OpenStep
 
 OURS = ("batch_size", "shuffle", "sampler", "batch_sampler", "drop_last", "in_order")
 

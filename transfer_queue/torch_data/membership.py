@@ -12,11 +12,13 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
+import msgspec
 from torch.utils.data import get_worker_info
 
 from transfer_queue.client import QueueClient
+from transfer_queue.connection import NOBODY
 from transfer_queue.errors import QueueError, QueueGone
 from transfer_queue.messages import Directive
 from transfer_queue.torch_data.settings import Source
@@ -141,3 +143,25 @@ def _end(process: int, client: QueueClient, heart: Heart) -> None:
         pass
     finally:
         client.close()
+
+
+# ------------------------------------------------------------ ending those of others
+
+
+def leave_for(source: Source, members: Mapping[str, int], deadline_s: float) -> None:
+    """These incarnations (by name) leave now: their leases go to others, and who of them is parked is woken. Best effort: heartbeats tell it, too."""
+    with contextlib.ExitStack() as stack, contextlib.suppress(QueueError, OSError):
+        waiting = []
+        for name, incarnation in members.items():
+            themselves = msgspec.structs.replace(NOBODY, member=name, incarnation=incarnation)
+            waiting.append(stack.enter_context(QueueClient(source.url, source.security, themselves, deadline_s)).leave())
+        for pending in waiting:
+            with contextlib.suppress(QueueError):  # it left by itself
+                pending.result(deadline_s)
+
+
+def report_dead(source: Source, members: Mapping[str, int], cause: str, deadline_s: float) -> None:
+    """The same where something went wrong: the event log says what."""
+    with contextlib.suppress(QueueError, OSError), QueueClient.outsider(source.url, security=source.security) as client:
+        for pending in [client.member_dead(name, cause, incarnation) for name, incarnation in members.items()]:
+            pending.result(deadline_s)

@@ -14,8 +14,9 @@ from transfer_queue.errors import Gone, QueueError, QueueGone
 from transfer_queue.torch_data.batch import Batch, tensors
 from transfer_queue.torch_data.membership import Membership
 from transfer_queue.torch_data.packing import ByLease, ByTokens, Packing, Unit
-from transfer_queue.torch_data.receipts import Ended, Part, Receipt, part_of
+from transfer_queue.torch_data.receipts import Ended, Part, Receipt
 from transfer_queue.torch_data.settings import Source
+from transfer_queue.torch_data.steps import Steps
 from transfer_queue.torch_data.view import View
 
 IDLE_S = 30.0  # longest single wait for rows; every wake-up before it is an event
@@ -59,7 +60,7 @@ class Reader:
         self._source, self._membership, self._client = source, membership, membership.client
         self._view = View(source, self._client.topic(source.topic))
         self._packing = self._make_packing()
-        self._steps = Steps(source, self._view, worker, workers) if self._view.consumer.terminal else None
+        self._steps = Steps(source, self._view.spec, worker, workers) if self._view.consumer.terminal else None
         self._registration: m.OkRegistered | None = self._client.registration
         self._bare: list[Part] = []  # ends of leases whose last rows were gone: they go with the next batch
 
@@ -141,34 +142,3 @@ def _together(units: list[Unit]) -> m.Rows:
 
 def _without(unit: Unit, gids: set[int]) -> Unit:
     return Unit(unit.lease, [ref for ref in unit.rows if ref.gid not in gids], unit.last, unit.tokens)
-
-
-class Steps:
-    """The step of a terminal consumer from which rows are taken, and how much of it is this worker's where ranks share it out."""
-
-    def __init__(self, source: Source, view: View, worker: int, workers: int) -> None:
-        self.number = 0
-        self._source, self._spec = source, view.spec
-        rank, ranks = source.share or (0, 1)
-        self._part = (rank * workers + worker, ranks * workers)
-        self._taken: set[int] = set()  # gids of this step
-
-    def room(self, membership: Membership) -> int:
-        """Most groups that may be taken now. Where our part of a step was handed out, it waits for the commit first."""
-        if self._source.share is None:
-            return self._source.limit
-        part = part_of(self._spec.window.batch, *self._part)
-        if len(self._taken) >= part:
-            membership.wait_beyond(self._spec.model, self.number)
-        return max(1, part - len(self._taken))
-
-    def note(self, taken: m.OkTaken) -> None:
-        if taken.version != self.number:
-            self.number, self._taken = taken.version, set()
-        self._taken.update(m.unpacked(taken.rows.gids).tolist())
-        if self._source.share is not None and 0 < taken.batch < self._spec.window.batch:
-            raise QueueError(
-                "short_batch",
-                f"share={self._source.share}: the last step has {taken.batch} groups instead of {self._spec.window.batch}, and nobody can know which "
-                "rank has how many of them: ranks would wait for one another for ever; close the topic with a multiple of its batch",
-            )

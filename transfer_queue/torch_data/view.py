@@ -5,8 +5,8 @@ from __future__ import annotations
 from transfer_queue import messages as m
 from transfer_queue.codec import storage, value_elements
 from transfer_queue.schema import column_of
-from transfer_queue.torch_data.receipts import part_of
 from transfer_queue.torch_data.settings import Source
+from transfer_queue.torch_data.steps import part_of
 
 
 class View:

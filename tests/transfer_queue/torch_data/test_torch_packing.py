@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from transfer_queue.messages import RowRef, Slice
 from transfer_queue.torch_data import OpenStep, Receipt
 from transfer_queue.torch_data.packing import ByLease, ByTokens, Unit
-from transfer_queue.torch_data.receipts import Part, part_of
+from transfer_queue.torch_data.receipts import Part
+from transfer_queue.torch_data.steps import part_of
 
 LEASES = st.lists(st.lists(st.integers(0, 12), min_size=1, max_size=8), max_size=8)  # tokens of the rows of each lease
 
