@@ -1,49 +1,122 @@
-"""`python -m transfer_queue keys DIR` and `… status --controller URL [--key FILE]`."""
+"""`python -m transfer_queue serve FILE`, `… status --controller URL`, and the other commands of `transfer_queue/operation/parser.py`."""
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
+import logging
 import sys
+from collections.abc import Callable
+from multiprocessing.connection import wait
 from pathlib import Path
 
-from transfer_queue import keys, status, waits
-from transfer_queue.client import QueueClient
+import msgspec
+
+from transfer_queue import keys, status
 from transfer_queue.errors import QueueError, QueueTimeout
+from transfer_queue.operation import parts, settings_file
+from transfer_queue.operation.address import metrics_bind
+from transfer_queue.operation.child import ChildFailed
+from transfer_queue.operation.parent import end_with_stdin
+from transfer_queue.operation.parser import make_parser
+from transfer_queue.operation.probe import Probe
+from transfer_queue.operation.report import QueueReport
+from transfer_queue.operation.serve import ServeOptions, Service
+from transfer_queue.operation.signals import Signals
+from transfer_queue.operation.watching import watch
 from transfer_queue.security import Security
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit code 0, or 1 with one line on stderr."""
-    options = _parser().parse_args(arguments)
+    """The command's exit code, or 1 with one line on stderr."""
+    options = make_parser().parse_args(arguments)
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
     try:
-        print(_keys(options.dir) if options.command == "keys" else _status(options.controller, options.key, options.timeout_s))
-    except (QueueError, QueueTimeout, OSError, ValueError) as error:
+        return COMMANDS[options.command](options)
+    except (QueueError, QueueTimeout, ChildFailed, OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+
+
+def _serve(options: argparse.Namespace) -> int:
+    given = {name: getattr(options, name) for name in ServeOptions.__struct_fields__}
+    given["metrics"] = None if options.metrics is None else _metrics_bind(options.metrics)
+    return Service(ServeOptions(**given), say).run()
+
+
+def _controller(options: argparse.Namespace) -> int:
+    if options.attached:
+        end_with_stdin()
+    return parts.run_controller(settings_file.load(options.file), options.bind, _security(options.key), options.drain_s, say)
+
+
+def _shard(options: argparse.Namespace) -> int:
+    if options.attached:
+        end_with_stdin()
+    sizes = options.capacity_bytes, options.keep_bytes
+    return parts.run_shard(options.index, options.controller, _security(options.key), options.bind, *sizes, say)
+
+
+def _status(options: argparse.Namespace) -> int:
+    show = _as_json if options.json else _as_text
+    with Probe(options.controller, _security(options.key)) as probe:
+        try:
+            if options.watch is not None:
+                return watch(probe, show, options.watch, options.timeout_s)
+            say(show(probe.ask(options.timeout_s, waits=True)))
+        except QueueTimeout as error:
+            why = "it is not up, hangs, or the address or the key is that of another run"
+            raise QueueTimeout(f"controller={options.controller!r} gave no answer within {options.timeout_s:g} s: {why}. {error}") from None
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m transfer_queue", description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True)
-    make = commands.add_parser("keys", help="make the CURVE keys of a run: needed as soon as a member is on another host")
-    make.add_argument("dir", type=Path, metavar="DIR", help="gets server.key (for the controller) and client.key (for every other process)")
-    show = commands.add_parser("status", help="print what a running queue holds, who waits for what since when, and whose move it is")
-    show.add_argument("--controller", required=True, metavar="URL", help="the controller's address, e.g. tcp://127.0.0.1:4711")
-    show.add_argument("--key", type=Path, metavar="FILE", help="client.key, where the run has keys")
-    show.add_argument("--timeout-s", type=float, default=5.0, help="deadline of the answer in seconds (default 5)")
-    return parser
+def _metrics(options: argparse.Namespace) -> int:
+    host, port = _metrics_bind(options.bind)
+    from transfer_queue.operation.exporter import Exporter
+
+    with Signals() as signals, Exporter(options.controller, _security(options.key), host, port) as exporter:
+        say(f"metrics at {exporter.url}")
+        wait([signals.fileno()])  # until a person or a supervisor ends it: scrapes are served by threads
+    return 0
 
 
-def _keys(directory: Path) -> str:
-    server, client = keys.write(directory)
-    return f"{server}  for the controller; keep it there\n{client}  for every other process of the run"
+def _keys(options: argparse.Namespace) -> int:
+    server, client = keys.write(options.dir)
+    say(f"{server}  for the controller; keep it there\n{client}  for every other process of the run")
+    return 0
 
 
-def _status(url: str, key: Path | None, timeout_s: float) -> str:
-    with QueueClient.outsider(url, security=Security.load(key).worker() if key else None) as client:
-        reply = client.status(waits=True).result(timeout_s)
-    return status.render(reply.status) + ("" if reply.waits is None else f"\n\n{waits.render(reply.waits)}")
+COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
+    "serve": _serve,
+    "controller": _controller,
+    "shard": _shard,
+    "status": _status,
+    "metrics": _metrics,
+    "keys": _keys,
+}
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+def _security(path: Path | None) -> Security | None:
+    return None if path is None else Security.load(path)
+
+
+def _metrics_bind(text: str) -> tuple[str, int]:
+    if importlib.util.find_spec("prometheus_client") is None:
+        raise ValueError("metrics need the package prometheus-client, which is not installed here; pip install 'asyncflow[prometheus]'")
+    return metrics_bind(text)
+
+
+def _as_json(report: QueueReport) -> str:
+    return msgspec.json.encode(report).decode()
+
+
+def _as_text(report: QueueReport) -> str:
+    """Names and reasons are their members' own words: none of them may steer the terminal."""
+    return "".join(character if character.isprintable() or character == "\n" else "�" for character in status.render(report))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from transfer_queue.client import QueueClient
 from transfer_queue.controller import server as controller
 from transfer_queue.controller.core import Core, CoreConfig
 from transfer_queue.controller.moves import Moves
-from transfer_queue.errors import QueueTimeout
+from transfer_queue.errors import QueueGone, QueueTimeout
 from transfer_queue.messages import Event, StatusRecord, TopicSpec
 from transfer_queue.security import Security
 from transfer_queue.shard import server as shard
@@ -101,6 +101,17 @@ class LocalQueue:
             raise self._errors[0]
 
     def _end(self) -> None:
+        controller = self._threads[0]
+        if not controller.is_alive():  # the run ended by itself
+            return
+        try:
+            self._stop()
+        except (QueueGone, QueueTimeout):
+            controller.join(END_S)
+            if controller.is_alive():  # else it ended by itself just now
+                raise
+
+    def _stop(self) -> None:
         with QueueClient.outsider(self.url, security=self._keys()) as client:
             client.stop("local queue closed").result(END_S)
             for member, role in client.status().result(END_S).status.members.items():

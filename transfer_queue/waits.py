@@ -18,7 +18,7 @@ def render(report: StallReport) -> str:
     for topic in report.topics:
         lines += _topic(topic)
     lines.append("members")
-    lines += _table([_member(member) for member in report.members])
+    lines += table([_member(member) for member in report.members])
     return "\n".join(lines)
 
 
@@ -31,7 +31,7 @@ def _topic(topic: TopicWait) -> Iterator[str]:
     bound = f"bound by {topic.admission.bound}" if topic.admission.bound else "a prompt may be handed out"
     yield f"  admission  {topic.admission.permits} permits free, {topic.admission.prompts} prompts wait, {bound}"
     yield "  stages"
-    yield from (f"  {line}" for line in _table([_stage(stage) for stage in topic.stages]))
+    yield from (f"  {line}" for line in table([_stage(stage) for stage in topic.stages]))
 
 
 def _group(group: GroupWait | None) -> str:
@@ -66,8 +66,8 @@ def _member(member: MemberWait) -> list[str]:
     return [member.member, member.role, f"heard {member.heard_s:.1f} s ago", "; ".join(fact for fact in facts if fact)]
 
 
-def _table(rows: list[list[str]]) -> Iterator[str]:
-    """Columns as wide as their widest entry, but for the last."""
+def table(rows: list[list[str]]) -> Iterator[str]:
+    """Lines of cells, columns as wide as their widest entry, but for the last."""
     widths = [max((len(row[column]) for row in rows), default=0) for column in range(len(rows[0]) if rows else 0)]
     for row in rows:
         yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

@@ -13,12 +13,12 @@ from asyncflow.config.check import check_runnable
 from asyncflow.config.load import load
 from asyncflow.launch.local import COMPLETED, LocalLauncher
 from asyncflow.launch.plan import client_key
-from asyncflow.launch.signals import Signals
 from asyncflow.observe.live.view import RunView
 from asyncflow.observe.records import STALL, SUMMARY, Summary
 from asyncflow.observe.stall import load_stall
 from asyncflow.observe.summary import summarise, write_summary
 from asyncflow.observe.writers.configured import configured
+from transfer_queue.operation.signals import Signals
 from transfer_queue.waits import render
 
 

@@ -18,14 +18,3 @@ class ObserveSettings(Settings, frozen=True):
     wandb_project: str = "asyncflow"  # Project of the `wandb` writer; the rest of its settings are its own (WANDB_MODE, WANDB_ENTITY, …).
     writer_close_s: float = 20.0  # How long the end of a run waits, for all writers together, until they have written what they still hold.
     prometheus_bind: str | None = None  # "host:port" where Prometheus may ask; port 0: a free one, told in `prometheus.url`; null: no endpoint.
-
-
-def split_bind(bind: str) -> tuple[str, int]:
-    """Host and port of "host:port" or "[v6]:port". Raises ValueError that says which rule is broken."""
-    host, colon, port = bind.rpartition(":")
-    host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-    if not colon or not host:
-        raise ValueError("it names host and port, the host being an address of this machine")
-    if not (port.isascii() and port.isdigit()) or int(port) > 65535:
-        raise ValueError(f"{port!r} is no port, which is a number from 0 to 65535")
-    return host, int(port)

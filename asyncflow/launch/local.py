@@ -24,8 +24,8 @@ from asyncflow.launch.link import LOST, WATCH_S, ControllerLink
 from asyncflow.launch.nursery import Nursery
 from asyncflow.launch.plan import client_key, log_of, shard_specs, worker_specs
 from asyncflow.launch.prepare import with_paths
-from asyncflow.launch.signals import Signals
 from asyncflow.observe.environment import write_environment
+from transfer_queue.operation.signals import Signals
 
 COMPLETED = "completed"
 INTERRUPTED = "interrupted"

@@ -18,9 +18,9 @@ import pytest
 
 from asyncflow.launch.child import full_disk
 from asyncflow.launch.local import LocalLauncher
-from asyncflow.launch.signals import Signals
 from asyncflow.observe.summary import summarise
 from tests.launch.runs import Cast, launcher, run_config
+from transfer_queue.operation.signals import Signals
 
 ROOT = Path(__file__).parents[2]
 

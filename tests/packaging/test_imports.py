@@ -22,7 +22,7 @@ CORNERS = {  # package → folders that may import it
     "tensordict": ("transfer_queue/compat", "recipes"),
     "vllm": ("checkpoint_engine/adapters", "asyncflow/engines/rollout/vllm", "recipes"),
     "verl": ("checkpoint_engine/adapters", "recipes"),
-    "prometheus_client": ("asyncflow/observe/writers",),
+    "prometheus_client": ("asyncflow/observe/writers", "transfer_queue/operation"),
     "tensorboard": ("asyncflow/observe/writers",),
     "wandb": ("asyncflow/observe/writers",),
     "torch_npu": ("checkpoint_engine/collective.py",),  # where an NPU is asked for, never at the top

@@ -21,6 +21,10 @@ FAR, NEAR = "10.0.0.5", "127.0.0.1"  # an address of another machine in the docs
 NOT_RUN = {  # command → why it is not run; every entry is in use, or the test fails
     "make demo": "`.ci/run` runs it, cut short to three steps",
     "make test": "it is what runs the tests",
+    **dict.fromkeys(
+        (f"python -m transfer_queue status --controller tcp://127.0.0.1:4712{more}" for more in ("", " --json")),
+        "tests/transfer_queue/operation/test_operation_page.py runs it beside the queue that the command above it starts",
+    ),
 }
 
 
@@ -54,6 +58,8 @@ class Command:
     @property
     def follows(self) -> bool:
         """It goes on until the run ends, or until Ctrl-C."""
+        if self.words[:3] == ["python", "-m", "transfer_queue"]:
+            return self.words[3:4] in (["serve"], ["metrics"]) or "--watch" in self.words
         return self.words[:2] == ["asyncflow", "watch"] and "--once" not in self.words
 
 

@@ -109,7 +109,7 @@ class Control:
         return OkEmpty()
 
     def stop(self, request: Stop) -> OkEmpty:
-        self.desired.stop(request.reason)
+        self.desired.stop(request.reason, asked=True)
         return OkEmpty()
 
     # ------------------------------------------------------------ watching

@@ -88,6 +88,10 @@ class Core:
         can tell) makes reports say more. Both must be quick and must not raise."""
         self._run.on_stall, self._run.doing = sink, doing
 
+    def measure_cpu_by(self, clock: Callable[[], float]) -> None:
+        """`clock`: seconds of processor time of the thread that drives this, for the status."""
+        self._run.traffic.cpu_s = clock
+
     def live_blocks(self, shard: int) -> list[int]:
         return self._runtime.blocks.live(shard)
 
@@ -103,6 +107,7 @@ class Core:
 
     def handle(self, connection: bytes, request: Request) -> None:
         """One request. Its reply, and those it makes possible, are in `outbox` afterwards."""
+        self._run.traffic.asked(request)
         reply = self._guard(request, lambda: self._serve(connection, request))
         if reply is not None:
             self._answer(connection, request.id, reply)
@@ -229,6 +234,8 @@ class Core:
         return kind, request.topic, request.consumer if kind == "take" else ""
 
     def _answer(self, connection: bytes, request_id: int, reply: Reply) -> None:
+        if isinstance(reply, ErrorReply):
+            self._run.traffic.refused(reply.code)
         self.outbox.append((connection, msgspec.structs.replace(reply, id=request_id)))
 
     # ------------------------------------------------------------ faults

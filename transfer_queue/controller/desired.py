@@ -45,13 +45,13 @@ class Desired:
             self.warning = text
             self.changed()
 
-    def stop(self, reason: str) -> bool:
-        """The first reason stands. True if this call stopped the run."""
+    def stop(self, reason: str, asked: bool = False) -> bool:
+        """The first reason stands. True if this call stopped the run. `asked`: somebody wants it to end, nothing went wrong."""
         if self.stopped:
             return False
         self.state = "stop"
         self.reason = reason
-        self._runtime.emit("run", dst="stop", reason=reason)
+        self._runtime.emit("run", dst="stop", reason=reason, data={"asked": 1} if asked else {})
         self.changed()
         self._runtime.wake("all")
         return True

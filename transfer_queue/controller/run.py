@@ -17,6 +17,7 @@ from transfer_queue.controller.runtime import Observer, Runtime
 from transfer_queue.controller.scene import Scene
 from transfer_queue.controller.stall import report
 from transfer_queue.controller.topic import TopicState
+from transfer_queue.controller.traffic import Traffic
 from transfer_queue.messages import StallReport, StatusRecord
 
 COMPLETED = "completed"
@@ -31,6 +32,7 @@ class Run:
         self.parked = Parked(self.runtime.timers)
         self.control = Control(self.topics, self.parked, self.runtime, config)
         self._config = config
+        self.traffic = Traffic()
         self.on_stall: Callable[[StallReport], None] = lambda report: None  # gets the report before the run is stopped for it; must not raise
         self.doing: Callable[[str], str] = lambda member: ""  # member's name → what its process does now, "" where nobody can tell
         for share, check in ((WARN, self._check_slow), (1.0, self._check_stall)):
@@ -116,6 +118,18 @@ class Run:
             state=desired.state,
             reason=desired.reason,
             members={member.owner: member.role for member in self.control.members},
-            topics=[status.topic_status(topic, self.parked) for topic in self.topics.values()],
+            topics=[status.topic_status(topic, self.parked, desired.weights.get(topic.spec.model)) for topic in self.topics.values()],
             idle_s=self.runtime.now() - self.runtime.changed_at,
+            stall_s=self._config.stall_s,
+            uptime_s=self.runtime.elapsed(),
+            silent_s=self._silent(),
+            shards=self.control.members.shards(),
+            traffic=self.traffic.status(),
         )
+
+    def _silent(self) -> dict[str, float]:
+        """Role → how long nothing was heard of one of its members, the longest."""
+        longest: dict[str, float] = {}
+        for member in self.control.members:
+            longest[member.role] = max(longest.get(member.role, 0.0), self.runtime.now() - member.seen)
+        return longest

@@ -56,6 +56,10 @@ class Runtime:
         """A time of `now` on the clock that the controller was given."""
         return when + self._frozen_s
 
+    def elapsed(self) -> float:
+        """Seconds since the start, those included for which the controller itself was stopped."""
+        return self._clock() - self._start
+
     def serial(self) -> int:
         """A number that was never given before: fences of attempts, ids of leases."""
         return next(self._serials)

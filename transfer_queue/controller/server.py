@@ -201,6 +201,7 @@ def serve(
     """
     clock = LoopClock()
     core = Core(config, observer_factory(), clock)
+    core.measure_cpu_by(time.thread_time)
     if attach is not None:
         attach(core)
     socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.ROUTER)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from transfer_queue.controller.group import Group
 from transfer_queue.controller.parked import Parked
 from transfer_queue.controller.topic import TopicState
-from transfer_queue.messages import ConsumerStatus, TopicStatus
+from transfer_queue.messages import ConsumerStatus, ModelVersion, TopicStatus
 
 
-def topic_status(topic: TopicState, parked: Parked) -> TopicStatus:
+def topic_status(topic: TopicState, parked: Parked, published: ModelVersion | None) -> TopicStatus:
     return TopicStatus(
         name=topic.name,
         version=topic.version,
@@ -23,6 +23,12 @@ def topic_status(topic: TopicState, parked: Parked) -> TopicStatus:
         consumers=_consumers(topic, parked),
         oldest_open=oldest_open(topic),
         late=topic.late,
+        oldest_open_s=_oldest_open_s(topic),
+        published=None if published is None else published.version,
+        over=topic.over,
+        lost_attempts=topic.lost_attempts,
+        asking=_asking(topic),
+        spec=topic.spec,
     )
 
 
@@ -38,6 +44,7 @@ def _consumers(topic: TopicState, parked: Parked) -> list[ConsumerStatus]:
     leased = [0] * len(topic.schema.consumers)
     for lease in topic.leases:
         leased[lease.consumer] += lease.count()
+    counts, begun = _leases(topic)
     return [
         ConsumerStatus(
             name=consumer.name,
@@ -45,9 +52,33 @@ def _consumers(topic: TopicState, parked: Parked) -> list[ConsumerStatus]:
             leased_rows=leased[number],
             ready_rows=topic.queues.rows[number],
             waiting=[waiter.owner for waiter in parked.of(("take", topic.name, consumer.name))],
+            leases=counts.get(number, 0),
+            oldest_lease_s=topic.runtime.now() - begun[number] if number in begun else None,
+            expired_leases=topic.expired[number],
         )
         for number, consumer in enumerate(topic.schema.consumers)
     ]
+
+
+def _leases(topic: TopicState) -> tuple[dict[int, int], dict[int, float]]:
+    """By consumer that has any: how many, and when the oldest was given."""
+    counts, begun = dict[int, int](), dict[int, float]()
+    for lease in topic.leases:
+        counts[lease.consumer] = counts.get(lease.consumer, 0) + 1
+        begun[lease.consumer] = min(lease.since, begun.get(lease.consumer, lease.since))
+    return counts, begun
+
+
+def _asking(topic: TopicState) -> dict[str, dict[str, float]]:
+    """Stage → member → seconds in vain."""
+    now, schema = topic.runtime.now(), topic.schema
+    found = {name: topic.askers.waiting(name) for name in (schema.source, schema.generator, *schema.numbers)}
+    return {name: {owner: now - since for owner, since in owners.items()} for name, owners in found.items() if owners}
+
+
+def _oldest_open_s(topic: TopicState) -> float | None:
+    group = topic.groups.first()
+    return None if group is None else topic.runtime.now() - group.since
 
 
 def oldest_open(topic: TopicState) -> str:

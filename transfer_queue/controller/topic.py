@@ -52,6 +52,8 @@ class TopicState:
         self.receipts = Receipts()  # of puts of whole groups
         self.given = 0  # groups that were put whole
         self.late = 0  # rows, closes and write-backs that came too late
+        self.lost_attempts = 0  # groups that were handed out and came back undone
+        self.expired = [0] * len(spec.consumers)  # leases that ran out
         self.over = False  # the target is trained
 
     @property
@@ -195,6 +197,7 @@ class TopicState:
             return
         self.reversion(group)
         self.ledger.move(group, "admitted", self.version, reason, owner)
+        self.lost_attempts += 1
         self.reissues.push(group)
         self.runtime.wake("pull", self.name)
 
@@ -239,6 +242,7 @@ class TopicState:
             member=lease.owner,
             data={"consumer": self.schema.consumers[lease.consumer].name, "rows": lease.count()},
         )
+        self.expired[lease.consumer] += 1
         lease.timer = None
         self.release(lease, "lease_expired")
         self.leases.keep_lapsed(lease)

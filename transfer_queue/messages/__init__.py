@@ -37,7 +37,7 @@ from transfer_queue.messages.producing import (
 from transfer_queue.messages.rows import NOWHERE, PutBatch, RowPut, RowRef, Rows, packed, packed_places, places, slices_of, unpacked, wrong_lengths
 from transfer_queue.messages.schema import Column, Consumer, TopicSpec, Window
 from transfer_queue.messages.stall import AdmissionWait, Blame, GroupWait, LeaseWait, MemberWait, StageWait, StallReport, TopicWait
-from transfer_queue.messages.status import ConsumerStatus, Event, OkStatus, Status, StatusRecord, TopicStatus
+from transfer_queue.messages.status import ConsumerStatus, Event, OkStatus, Status, StatusRecord, TopicStatus, TrafficStatus
 
 AnyRequest = (
     Register
@@ -153,6 +153,7 @@ __all__ = [
     "TopicSpec",
     "TopicStatus",
     "TopicWait",
+    "TrafficStatus",
     "Unit",
     "Watch",
     "Window",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from transfer_queue.messages.base import Record, Reply, Request, RunState
+from transfer_queue.messages.members import ShardInfo
+from transfer_queue.messages.schema import TopicSpec
 from transfer_queue.messages.stall import StallReport
 
 
@@ -18,6 +20,9 @@ class ConsumerStatus(Record, frozen=True):
     leased_rows: int
     ready_rows: int
     waiting: list[str]  # members parked
+    leases: int = 0  # handed out, neither answered nor run out
+    oldest_lease_s: float | None = None  # age of the oldest of them; None: there is none
+    expired_leases: int = 0  # that ran out, so far
 
 
 class TopicStatus(Record, frozen=True):
@@ -34,6 +39,20 @@ class TopicStatus(Record, frozen=True):
     consumers: list[ConsumerStatus]
     oldest_open: str  # gid, state, waiting for what, since when
     late: int = 0  # puts, closes and write-backs that came after their group ended or their lease was lost
+    oldest_open_s: float | None = None  # how long the group that is open longest has been in its state; None: no group is open
+    published: int | None = None  # newest version that was published; None: none
+    over: bool = False  # the target is trained
+    lost_attempts: int = 0  # groups that were handed out and came back undone: the producer died, or its lease ran out
+    asking: dict[str, dict[str, float]] = {}  # stage → member → seconds since when it has asked in vain; stages and members that do
+    spec: TopicSpec | None = None  # columns, consumers and window, as declared
+
+
+class TrafficStatus(Record, frozen=True):
+    """Since the controller's start."""
+
+    requests: dict[str, int] = {}  # well-formed ones by kind
+    refused: dict[str, int] = {}  # error replies by code
+    cpu_s: float | None = None  # processor time of its thread; None: not measured
 
 
 class StatusRecord(Record, frozen=True):
@@ -42,6 +61,11 @@ class StatusRecord(Record, frozen=True):
     members: dict[str, str]  # "name#incarnation" -> role
     topics: list[TopicStatus]
     idle_s: float  # since the last progress
+    stall_s: float = 0.0  # a run is stopped after so long without progress
+    uptime_s: float = 0.0  # since the controller's start
+    silent_s: dict[str, float] = {}  # role → since when the controller has heard nothing of one of its members, the longest
+    shards: list[ShardInfo] = []
+    traffic: TrafficStatus = TrafficStatus()
 
 
 class OkStatus(Reply, frozen=True):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import importlib.util
 
 from asyncflow.config.errors import SettingError, as_value, closest, did_you_mean
-from asyncflow.config.observe import PROMETHEUS_EXTRA, PROMETHEUS_PACKAGE, WRITER_PACKAGES, split_bind
+from asyncflow.config.observe import PROMETHEUS_EXTRA, PROMETHEUS_PACKAGE, WRITER_PACKAGES
 from asyncflow.config.root import RunConfig
 from asyncflow.data.lookup import missing
+from transfer_queue.operation.address import split_bind
 
 WRITERS, BIND = "observe.writers", "observe.prometheus_bind"
 

@@ -15,10 +15,10 @@ from prometheus_client.registry import Collector
 
 from asyncflow.config import RunConfig
 from asyncflow.config.errors import SettingError
-from asyncflow.config.observe import split_bind
 from asyncflow.observe.live.follow import seconds_of
 from asyncflow.observe.records import StepRecord, Summary, TimelineRecord
-from asyncflow.observe.writers.endpoint import serve_metrics
+from transfer_queue.operation.address import metrics_url, split_bind
+from transfer_queue.operation.endpoint import serve_metrics
 
 URL_FILE = "prometheus.url"  # of a run directory, while its endpoint is there
 OPEN_STATES = ("admitted", "generating", "complete", "leased")
@@ -49,8 +49,7 @@ class PrometheusWriter(Collector):
                 fix=["observe.prometheus_bind=127.0.0.1:0"],
                 advice="which takes a free port, or end what listens there",
             ) from None
-        shown = f"[{host}]" if ":" in host else host
-        self.url = f"http://{shown}:{self._server.server_port}/metrics"
+        self.url = metrics_url(host, self._server.server_port)
         self._url_file = run_dir / URL_FILE
         self._url_file.write_text(f"{self.url}\n")
 

@@ -14,11 +14,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from asyncflow.config.errors import ConfigError
-from asyncflow.observe.writers import endpoint
 from asyncflow.observe.writers.configured import configured
 from asyncflow.observe.writers.prometheus import URL_FILE, PrometheusWriter
 from tests.observe.live.run_files import append, evaluated, joined, run_config, spent, step
 from tests.observe.writers.own import Words
+from transfer_queue.operation import endpoint
 
 pytestmark = pytest.mark.tools
 

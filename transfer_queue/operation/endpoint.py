@@ -1,17 +1,25 @@
-"""The HTTP server behind the Prometheus endpoint. It lives in the launcher, so whoever connects may cost it little: few threads, none for long."""
+"""The HTTP server behind a Prometheus endpoint. Whoever connects may cost its process little: few threads, none for long, and no word on the
+terminal."""
 
 from __future__ import annotations
 
+import io
+import logging
 import socket
 import threading
+from collections.abc import Callable, Iterable
 from socketserver import ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
+log = logging.getLogger(__name__)
+
 REQUEST_S = 5.0  # in which a client has sent its request and taken the answer
 CLIENTS = 32  # at once; further ones are turned away
+
+Application = Callable[..., Iterable[bytes]]  # of WSGI
 
 
 class _Handler(WSGIRequestHandler):
@@ -19,6 +27,10 @@ class _Handler(WSGIRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Nothing: standard error is the person's."""
+
+    def get_stderr(self) -> io.StringIO:
+        """Where wsgiref writes the traceback of a client that took its answer too slowly."""
+        return io.StringIO()
 
 
 class _Server(ThreadingMixIn, WSGIServer):
@@ -67,11 +79,24 @@ def _cut(request: socket.socket) -> None:
         return  # it is over already
 
 
+def _telling(application: Application) -> Application:
+    """Its own faults are ours, and somebody needs to know."""
+
+    def tell(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        try:
+            return application(environ, start_response)
+        except Exception:  # wsgiref answers with 500
+            log.exception("the metrics could not be told")
+            raise
+
+    return tell
+
+
 def serve_metrics(host: str, port: int, registry: CollectorRegistry) -> tuple[WSGIServer, threading.Thread]:
     """Listens when it returns. Raises OSError."""
     family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     kind = _ServerV6 if family == socket.AF_INET6 else _Server
-    server = make_server(str(address[0]), port, make_wsgi_app(registry), kind, handler_class=_Handler)
+    server = make_server(str(address[0]), port, _telling(make_wsgi_app(registry)), kind, handler_class=_Handler)
     thread = threading.Thread(target=server.serve_forever, name="prometheus", daemon=True)
     thread.start()
     return server, thread
