@@ -218,6 +218,7 @@ def test_without_a_controller_up_is_zero_and_nothing_else_is_told(monkeypatch: p
         scrape(serving.url)
 
 
+@pytest.mark.e2e
 def test_a_controller_that_went_is_told_at_the_next_question(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exporter, "ANSWER_S", 1.5)
     with ExitStack() as stack:

@@ -40,6 +40,7 @@ def train(client: QueueClient, count: int) -> int:
     return client.commit("sums", "train", "m", 0, 0, [batch.lease]).result(5).version
 
 
+@pytest.mark.e2e
 def test_a_queue_serves_until_its_topics_are_over_and_ends_with_zero() -> None:
     with Serving(EXAMPLE, "--shards", "2", "--metrics", "0") as serving:
         url = serving.until("controller at ")

@@ -127,6 +127,7 @@ def test_a_queue_with_keys_is_asked_with_its_key_and_says_so_without(tmp_path, c
         assert "key" in capsys.readouterr().err, "zmq tells a refusal, or only nothing, as the two sides' greetings cross"
 
 
+@pytest.mark.e2e
 def test_a_shard_that_does_not_answer_is_a_line_with_the_reason() -> None:
     with queue_processes.Process("controller") as controller:
         url = controller.heard()
