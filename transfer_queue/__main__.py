@@ -13,7 +13,8 @@ from pathlib import Path
 import msgspec
 
 from transfer_queue import keys, status
-from transfer_queue.errors import QueueError, QueueTimeout
+from transfer_queue.errors import Gone, QueueError, QueueTimeout
+from transfer_queue.journal.errors import JournalError
 from transfer_queue.operation import parts, settings_file
 from transfer_queue.operation.address import metrics_bind
 from transfer_queue.operation.child import ChildFailed
@@ -24,6 +25,8 @@ from transfer_queue.operation.report import QueueReport
 from transfer_queue.operation.serve import ServeOptions, Service
 from transfer_queue.operation.signals import Signals
 from transfer_queue.operation.watching import watch
+from transfer_queue.saving.loader import load
+from transfer_queue.saving.saver import save
 from transfer_queue.security import Security
 
 
@@ -33,7 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
     try:
         return COMMANDS[options.command](options)
-    except (QueueError, QueueTimeout, ChildFailed, OSError, ValueError) as error:
+    except (QueueError, QueueTimeout, Gone, ChildFailed, JournalError, OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
 
@@ -47,7 +50,8 @@ def _serve(options: argparse.Namespace) -> int:
 def _controller(options: argparse.Namespace) -> int:
     if options.attached:
         end_with_stdin()
-    return parts.run_controller(settings_file.load(options.file), options.bind, _security(options.key), options.drain_s, say)
+    config = settings_file.load(options.file)
+    return parts.run_controller(config, options.bind, _security(options.key), options.drain_s, say, options.journal)
 
 
 def _shard(options: argparse.Namespace) -> int:
@@ -86,12 +90,26 @@ def _keys(options: argparse.Namespace) -> int:
     return 0
 
 
+def _save(options: argparse.Namespace) -> int:
+    saved = save(options.controller, options.dir, _worker(options.key), options.timeout_s)
+    say(f"{options.dir}: {saved.groups} open groups, {saved.prompts} waiting prompts, {saved.nbytes} bytes of columns")
+    return 0
+
+
+def _load(options: argparse.Namespace) -> int:
+    load(options.controller, options.dir, _worker(options.key), options.timeout_s)
+    say(f"{options.dir} is loaded")
+    return 0
+
+
 COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "serve": _serve,
     "controller": _controller,
     "shard": _shard,
     "status": _status,
     "metrics": _metrics,
+    "save": _save,
+    "load": _load,
     "keys": _keys,
 }
 
@@ -102,6 +120,10 @@ def say(text: str) -> None:
 
 def _security(path: Path | None) -> Security | None:
     return None if path is None else Security.load(path)
+
+
+def _worker(path: Path | None) -> Security | None:
+    return None if path is None else Security.load(path).worker()
 
 
 def _metrics_bind(text: str) -> tuple[str, int]:

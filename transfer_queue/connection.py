@@ -11,13 +11,14 @@ import msgspec
 from transfer_queue import messages as m
 from transfer_queue.errors import QueueError, QueueTimeout
 from transfer_queue.hub import Hub
-from transfer_queue.link import Link
+from transfer_queue.link import GRACE_S, Link
 from transfer_queue.memory.buffers import KEEP_BYTES
 from transfer_queue.pending import Pending
 from transfer_queue.security import Security
 from transfer_queue.wire import Frame, decode_reply, id_of
 
 NOBODY = m.OkRegistered(member="", incarnation=-1, config=b"", topics=[], shards=[])
+JOINING = m.OkRegistered(member="", incarnation=-1, config=b"", topics=[], shards=[])  # no member yet
 
 
 class Connection(Hub):
@@ -39,7 +40,13 @@ class Connection(Hub):
         self.timeout_s = timeout_s  # deadline of calls that a healthy server answers at once
         self.map_memory = map_memory  # of shards on this host; False: bytes go through sockets everywhere
         self.keep_bytes = keep_bytes  # of memory for copies of rows, most that lies idle until the next ones
-        self.controller = self.add(Link(url, security.server_public if security else "", security, _decode, "the controller"))
+        key, repeats = security.server_public if security else "", registration is not NOBODY
+        self.controller = self.add(Link(url, key, security, _decode, "the controller", repeats))
+        self._be_patient()
+
+    def _be_patient(self) -> None:
+        """With a controller that comes back."""
+        self.controller.grace_s = max(GRACE_S, self.registration.comeback_s)
 
     @classmethod
     def connect(
@@ -60,10 +67,12 @@ class Connection(Hub):
         memory of collected arrays that is kept for the next read (only of rows that had to be copied); 0 gives all of it back at once.
         Waits for a controller that is not up yet. Raises QueueTimeout, QueueRefused (keys), QueueError (protocol, name).
         """
-        client = cls(url, security, NOBODY, timeout_s, map_memory, keep_bytes)
+        client = cls(url, security, JOINING, timeout_s, map_memory, keep_bytes)
+        client.controller.grace_s = timeout_s
         try:
             request = m.Register(name=name, role=role, pid=os.getpid(), host=socket.gethostname(), endpoints=endpoints or {})
             client.registration = client.call(request, timeout_s)
+            client._be_patient()
         except BaseException:  # whatever ended the attempt, Ctrl-C included: its sockets must not stay open
             client.close()
             raise

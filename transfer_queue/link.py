@@ -1,7 +1,8 @@
 """One connection to one server: requests out, replies matched by id, and the truth about whether the peer is still there.
 
-A ROUTER forgets a client when its TCP connection ends, so replies that were due on it never come: pending requests of a lost connection are failed
-after a short grace instead of at their deadline.
+A ROUTER forgets a client when its TCP connection ends, so replies that were due on it never come. Where a server tells a repeat from a new request,
+as the controller does for members, pending requests are sent again when the connection comes back; else they fail then, or after a short grace,
+instead of at their deadline.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ Decode = Callable[[list[Frame]], "tuple[int, Any, Exception | None]"]  # frames 
 
 
 class Link:
-    def __init__(self, endpoint: str, server_key: str, security: Security | None, decode: Decode, label: str) -> None:
-        """Connect in the background. `server_key` is used with `security` only. `label` names the peer in messages: "controller", "shard 0"."""
+    def __init__(self, endpoint: str, server_key: str, security: Security | None, decode: Decode, label: str, repeats: bool = False) -> None:
+        """Connect in the background. `server_key` is used with `security` only. `label` names the peer in messages: "controller", "shard 0".
+        `repeats`: requests are sent again when a lost connection comes back, under their ids, which no other connection uses."""
         self.endpoint = endpoint
         self.label = label
         self.socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
@@ -49,7 +51,9 @@ class Link:
         self._closing = weakref.finalize(self, _close, self.socket, self.monitor)
         self._closing.atexit = False
         self._decode = decode
-        self._ids = itertools.count(1)
+        self.grace_s = GRACE_S
+        self._repeats = repeats
+        self._ids = itertools.count((1 + secrets.randbits(30) << 32 if repeats else 0) + 1)
         self._pending: dict[int, Pending[Any]] = {}
         self._up = False
         self._lost_at: float | None = None
@@ -63,10 +67,15 @@ class Link:
             raise QueueError("too_many", f"{MAX_OUTSTANDING} requests to {self} wait for replies, the limit of one client: wait for some of them")
         self._listen()  # a request that is sent after a loss was noticed is not doomed with those before it
         number = next(self._ids)
-        pending: Pending[Any] = Pending(pump, number, type(request).__name__, self)
-        self.post(msgspec.structs.replace(request, id=number), frames)
+        pending: Pending[Any] = Pending(pump, number, type(request).__name__, self, request if self._repeats else None)
+        self.post(self._numbered(request, number), frames)
         self._pending[number] = pending
         return pending
+
+    def _numbered(self, request: msgspec.Struct, number: int) -> msgspec.Struct:
+        if not self._repeats:
+            return msgspec.structs.replace(request, id=number)
+        return msgspec.structs.replace(request, id=number, back=number - next(iter(self._pending), number))
 
     def post(self, request: msgspec.Struct, frames: Sequence[Any] = ()) -> None:
         """Send without a reply."""
@@ -96,8 +105,8 @@ class Link:
             return self._fail(set(self._pending), self._refusal())
         if self._lost_at is None:
             return self._fail(self._doomed, QueueGone(f"{self} lost the connection and came back: replies that were under way are lost; ask again"))
-        if time.monotonic() >= self._lost_at + GRACE_S:
-            gone = f"{self} closed the connection and did not come back within {GRACE_S} s: it ended or was killed"
+        if time.monotonic() >= self._lost_at + self.grace_s:
+            gone = f"{self} closed the connection and did not come back within {self.grace_s} s: it ended or was killed"
             return self._fail(set(self._pending), QueueGone(gone))
         return []
 
@@ -106,13 +115,21 @@ class Link:
         while _readable(self.monitor):
             event = recv_monitor_message(self.monitor)["event"]
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                self._up, self._lost_at, self._refused = True, None, False
+                lost, self._up, self._lost_at, self._refused = self._lost_at, True, None, False
+                if lost is not None and self._repeats:
+                    self._send_again()
             elif event == zmq.EVENT_DISCONNECTED:
                 if self._up and self._lost_at is None:  # failed attempts to come back are reported as further disconnects
                     self._lost_at = time.monotonic()
-                    self._doomed = set(self._pending)
+                    self._doomed = set() if self._repeats else set(self._pending)
             else:
                 self._refused = True
+
+    def _send_again(self) -> None:
+        """Whatever has no reply: it may have been lost, or its reply."""
+        for number, pending in self._pending.items():
+            assert pending.request is not None, "kept where requests are repeated"
+            self.post(self._numbered(pending.request, number))
 
     def _refusal(self) -> QueueRefused:
         return QueueRefused(f"{self.label} at {self.endpoint} refused the connection: {_KEYS}")
@@ -123,7 +140,7 @@ class Link:
             return 0.0 if self._pending else None
         if self._lost_at is None:
             return 0.0 if self._doomed else None
-        return self._lost_at + GRACE_S if self._pending else None
+        return self._lost_at + self.grace_s if self._pending else None
 
     def _fail(self, numbers: set[int], error: Exception) -> list[Pending[Any]]:
         failed = [pending for number in sorted(numbers) if (pending := self._pending.pop(number, None)) is not None]

@@ -27,7 +27,7 @@ Path = Literal["shared", "bytes"]
 
 class Peer:
     def __init__(self, info: ShardInfo, pump: Pump, security: Security | None, owner: str, map_memory: bool) -> None:
-        self.index = info.index
+        self.info, self.index = info, info.index
         self.link = Link(info.endpoint, info.server_key, security, _decode, f"shard {info.index}")
         self.holds = Holds(self.link)
         self.memory: Mapping | None = None

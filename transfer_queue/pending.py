@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
+import msgspec
+
 T = TypeVar("T")
 
 
@@ -19,11 +21,12 @@ class Pump(Protocol):
 class Pending(Generic[T]):
     """Exactly one reply, or one error, comes to every request; until then this stands for it. Not thread-safe, as its client is not."""
 
-    def __init__(self, pump: Pump, id: int, what: str, peer: object) -> None:
+    def __init__(self, pump: Pump, id: int, what: str, peer: object, request: msgspec.Struct | None = None) -> None:
         self._pump = pump
         self.id = id
         self.what = what  # name of the request, for messages
         self.peer = peer  # str() says which server, and whether it was ever reached
+        self.request = request  # where it is sent again after a lost connection
         self.silent = False  # nobody waits for it: `poll` does not tell of it
         self.late: Callable[[T], None] | None = None  # takes the reply of a call that was given up, so that what it grants is given back
         self._reply: T | None = None

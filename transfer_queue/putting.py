@@ -28,31 +28,42 @@ def put_groups(
     groups = _count(own, rows_per_group, gids)
     if not groups:
         return m.OkStored()
+    common = {name: column for name, column in columns.items() if name in shared}
+
+    def build(places: dict[str, np.ndarray]) -> m.Put:
+        return m.Put(
+            topic=spec.name,
+            member="",
+            incarnation=0,
+            token=token,
+            groups=groups,
+            rows_per_group=rows_per_group,
+            columns={name: m.packed(table) for name, table in places.items()},
+            gids=b"" if gids is None else m.packed(gids),
+            tokens=b"" if tokens is None else m.packed(tokens),
+            version=version,
+            wait_s=wait_s,
+        )
+
+    places, reply = client.told(lambda: _write(client, spec, own, common, groups, rows_per_group), build, wait_s + client.timeout_s)
+    if not reply.gids:
+        client.discard_places(places.values())
+    stored: m.OkStored = reply
+    return stored
+
+
+def _write(
+    client: Transfer, spec: m.TopicSpec, own: Mapping[str, Any], common: Mapping[str, Any], groups: int, rows_per_group: int
+) -> dict[str, np.ndarray]:
     numbers = np.arange(groups)  # as good as gids for laying rows out, which is before there are any
     places = client.write_places(np.repeat(numbers, rows_per_group), own, spec)
-    if common := {name: column for name, column in columns.items() if name in shared}:
+    if common:
         try:
             places |= client.write_places(numbers, common, spec)
         except BaseException:  # whatever it is: nobody will name what was written first
             client.discard_places(places.values())
             raise
-    request = m.Put(
-        topic=spec.name,
-        member="",
-        incarnation=0,
-        token=token,
-        groups=groups,
-        rows_per_group=rows_per_group,
-        columns={name: m.packed(table) for name, table in places.items()},
-        gids=b"" if gids is None else m.packed(gids),
-        tokens=b"" if tokens is None else m.packed(tokens),
-        version=version,
-        wait_s=wait_s,
-    )
-    reply: m.OkStored = client.call(request, wait_s + client.timeout_s)
-    if not reply.gids:
-        client.discard_places(places.values())
-    return reply
+    return places
 
 
 def _count(columns: Mapping[str, Any], rows_per_group: int, gids: Sequence[int] | None) -> int:

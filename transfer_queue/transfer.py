@@ -12,19 +12,24 @@ import numpy as np
 from transfer_queue import messages as m
 from transfer_queue.codec import Column
 from transfer_queue.connection import Connection
-from transfer_queue.errors import QueueError
+from transfer_queue.errors import Gone, QueueError, QueueGone, QueueTimeout
 from transfer_queue.fetching import fetch
 from transfer_queue.gather import Gather
 from transfer_queue.layout import Extent, Layout
 from transfer_queue.memory.buffers import KEEP_BYTES, Buffers
 from transfer_queue.peer import Path, Peer
+from transfer_queue.pending import Pending
 from transfer_queue.schema import pack_columns
 from transfer_queue.security import Security
 from transfer_queue.shard import messages as sm
+from transfer_queue.shard.messages import LIFE_BITS
 from transfer_queue.storing import store
 
 Build = Callable[[dict[str, np.ndarray]], m.Request]  # places by column name → the request that publishes them
 Kept = Callable[[Any], bool]  # the reply → whether the controller looked at the slices at all
+
+VERDICT_S = 2.0  # for the controller to hear of a shard that does not answer; whoever restarts processes tells it at once
+TRIES = 3  # of a write whose shard ends before the controller has heard of the bytes
 
 
 class Transfer(Connection):
@@ -39,6 +44,7 @@ class Transfer(Connection):
     ) -> None:
         super().__init__(url, security, registration, timeout_s, map_memory, keep_bytes)
         self._peers: dict[int, Peer] = {}
+        self._roster: m.OkRoster | None = None  # newer than the registration's
         self._buffers = Buffers(keep_bytes)
         self._turn = itertools.count(os.getpid())  # members start at different shards
 
@@ -70,11 +76,22 @@ class Transfer(Connection):
         self, gids: Sequence[int], columns: Mapping[str, Any], spec: m.TopicSpec, build: Build, timeout_s: float, kept: Kept = lambda reply: True
     ) -> Any:
         """Write, then one control request with the places. The controller frees what it refuses; what it did not look at is freed here."""
-        places = self.write_places(gids, columns, spec)
-        reply = self.call(build(places), timeout_s)
+        places, reply = self.told(lambda: self.write_places(gids, columns, spec), build, timeout_s)
         if not kept(reply):
             self.discard_places(places.values())
         return reply
+
+    def told(self, write: Callable[[], dict[str, np.ndarray]], build: Build, timeout_s: float) -> tuple[dict[str, np.ndarray], Any]:
+        """Write, then the request that names the places; again where a shard ended with them meanwhile. Returns the places and the reply."""
+        for left in reversed(range(TRIES)):
+            places = write()
+            try:
+                return places, self.call(build(places), timeout_s)
+            except QueueError as error:
+                if error.code != "shard_lost" or not left or not any(len(table) for table in places.values()):
+                    raise
+                self._renew(0.0)
+        raise AssertionError("the last try returns or raises")
 
     def discard_places(self, tables: Iterable[np.ndarray]) -> None:
         """`discard` of what `write_places` returned."""
@@ -104,12 +121,17 @@ class Transfer(Connection):
         for found in slices:
             blocks.setdefault(found.shard, set()).add(found.block)
         for index, numbers in blocks.items():
-            self._peer(index).free(sorted(numbers))
+            if index in self._peers or self._info(index) is not None:  # else the shard ended, and they with it
+                self._peer(index).free(sorted(numbers))
 
     def shard_status(self) -> dict[int, sm.ShardStatusReply]:
         """What each shard stores now."""
-        waiting = {shard.index: self._peer(shard.index).ask(sm.ShardStatus()) for shard in self.registration.shards}
+        waiting = {shard.index: self._peer(shard.index).ask(sm.ShardStatus()) for shard in self.shards}
         return {index: pending.result(self.timeout_s)[0] for index, pending in waiting.items()}
+
+    def ask_shard(self, index: int, request: sm.ShardRequest) -> Pending[Any]:
+        """One request to a shard as it is, for who moves blocks and no columns. The reply is (record, frames)."""
+        return self._peer(index).ask(request)
 
     def close(self) -> None:
         """Close the sockets; says nothing to the controller (`leave` does). Arrays that were read stay valid; the socket to their shard stays open
@@ -122,36 +144,90 @@ class Transfer(Connection):
 
     # ------------------------------------------------------------ inside
 
+    @property
+    def shards(self) -> list[m.ShardInfo]:
+        """Those that the controller last told of."""
+        return (self.registration if self._roster is None else self._roster).shards
+
+    def _renew(self, wait_s: float) -> bool:
+        """Ask which shards there are, for at most `wait_s` until they are others; whether they are."""
+        before = self.registration.roster if self._roster is None else self._roster.number
+        self._roster = self.call(m.Roster(member="", incarnation=0, known=before, wait_s=wait_s), wait_s + self.timeout_s)
+        assert self._roster is not None
+        for index, peer in list(self._peers.items()):
+            if peer.info not in self._roster.shards:
+                self.remove(peer.link)
+                self._peers.pop(index).close()
+        return self._roster.number != before
+
     def _next_shard(self) -> int:
-        shards = self.registration.shards
-        if not shards:
-            raise QueueError("no_shards", "no shard had joined when this member did: nobody can store its bytes; start the shards before the workers")
-        return shards[next(self._turn) % len(shards)].index
+        if not self.shards and self._roster is not None:
+            self._renew(self.timeout_s)  # there were some: they may come back
+        if not self.shards:
+            raise QueueError("no_shards", "no shard is there: nobody can store bytes; start the shards before the workers, or see why they ended")
+        return self.shards[next(self._turn) % len(self.shards)].index
 
     def _peer(self, index: int) -> Peer:
         peer = self._peers.get(index)
         if peer is None:
-            info = next((shard for shard in self.registration.shards if shard.index == index), None)
+            self._renew(0.0)  # it may have come, or ended, since we joined
+            info = self._info(index)
             if info is None:
-                known = [shard.index for shard in self.registration.shards]
-                raise QueueError("unknown_shard", f"shard={index} joined after this member did, which knows {known}; start shards before workers")
+                known = [shard.index for shard in self.shards]
+                raise QueueError("unknown_shard", f"shard={index} is not one of {known}, which this run has; what lay there is gone with it")
             peer = self._peers[index] = Peer(info, self, self.security, self.owner, self.map_memory)
             self.add(peer.link, peer.holds.drain)
         return peer
 
+    def _info(self, index: int) -> m.ShardInfo | None:
+        return next((shard for shard in self.shards if shard.index == index), None)
+
     def _store_where_room_is(self, extent: Extent) -> tuple[int, int]:
-        """(shard, number of the first block). One shard may be full while others have room: what was admitted is refused only when all are full."""
-        index = self._next_shard()
-        for _ in self.registration.shards[1:]:
-            try:
-                return index, store(self._peer(index), extent, self.timeout_s)
-            except QueueError as error:
-                if error.code != "capacity":
-                    raise
-            index = self._next_shard()
-        return index, store(self._peer(index), extent, self.timeout_s)
+        """(shard, number of the first block). One shard may be full, or gone, while others have room: what was admitted is refused when all are."""
+        while True:
+            gone: QueueGone | None = None
+            full: QueueError | None = None
+            for _ in range(max(1, len(self.shards))):
+                index = self._next_shard()
+                try:
+                    return index, store(self._peer(index), extent, self.timeout_s)
+                except QueueError as error:
+                    if error.code not in ("capacity", "draining", "unknown_shard"):
+                        raise
+                    full = error
+                except QueueGone as error:
+                    gone = error
+            if gone is None and full is not None:
+                raise full
+            if not self._renew(VERDICT_S):
+                assert gone is not None, "every shard was full, or gone"
+                raise gone
 
     def _read(self, gids: np.ndarray, columns: dict[str, np.ndarray], spec: m.TopicSpec, writable: bool) -> dict[str, Column]:
-        gathers = [Gather(name, gids, table, spec) for name, table in columns.items()]
-        fetch(gathers, self._peer, self._buffers, self.timeout_s)
-        return {gather.name: gather.result(self._buffers, writable) for gather in gathers}
+        while True:
+            gathers = [Gather(name, gids, table, spec) for name, table in columns.items()]
+            try:
+                for index in set[int]().union(*(gather.shards() for gather in gathers)):
+                    self._peer(index)  # before the first is asked: the roster may turn out to be another
+                fetch(gathers, self._peer, self._buffers, self.timeout_s)
+                return {gather.name: gather.result(self._buffers, writable) for gather in gathers}
+            except (QueueGone, QueueTimeout, QueueError) as error:
+                if not self._is_other(error):
+                    raise
+            if gone := self._gone(gids, columns.values()):
+                raise Gone(gone)
+
+    def _is_other(self, error: Exception) -> bool:
+        """Whether `error` is a shard's that ended, and the controller tells so."""
+        if isinstance(error, QueueError):
+            return error.code == "unknown_shard"
+        return self._renew(VERDICT_S if isinstance(error, QueueGone) else 0.0)
+
+    def _gone(self, gids: np.ndarray, tables: Iterable[np.ndarray]) -> set[int]:
+        """Those of the groups that lie in a shard, or in a life of one, that ended."""
+        lives = {shard.index: shard.life for shard in self.shards}
+        gone: set[int] = set()
+        for table in tables:
+            for index in np.unique(table[:, 0][table[:, 0] >= 0]).tolist():
+                gone.update(gids[(table[:, 0] == index) & (table[:, 1] >> LIFE_BITS != lives.get(index, -1))].tolist())
+        return gone

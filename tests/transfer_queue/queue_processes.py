@@ -103,10 +103,22 @@ def controller() -> None:
     serve(CoreConfig(topics=[run.spec()], heartbeat_s=300.0), Events, bind="tcp://127.0.0.1:0", security=None, ready=say)
 
 
+def kept_controller(folder: str, sync: str = "commit", comeback_s: str = "20", snapshot_bytes: str = str(64 << 20), drain_s: str = "20") -> None:
+    """One that keeps a journal."""
+    from transfer_queue.controller.core import CoreConfig
+    from transfer_queue.journal.serving import serve
+    from transfer_queue.journal.settings import JournalSettings
+    from transfer_queue.local import Events
+
+    journal = JournalSettings(folder=folder, sync=sync, snapshot_bytes=int(snapshot_bytes))  # type: ignore[arg-type]
+    config = CoreConfig(topics=[run.spec()], heartbeat_s=300.0, comeback_s=float(comeback_s))
+    serve(config, Events, journal, bind="tcp://127.0.0.1:0", security=None, ready=say, drain_s=float(drain_s))
+
+
 def shard(url: str, name: str = "shard-0", capacity_bytes: str = str(1 << 30), keep_bytes: str = str(1 << 28)) -> None:
     from transfer_queue.shard.server import serve
 
-    serve(name, url, capacity_bytes=int(capacity_bytes), keep_bytes=int(keep_bytes), ready=say)
+    serve(name, url, capacity_bytes=int(capacity_bytes), keep_bytes=int(keep_bytes), ready=say, drain_s=20.0)
 
 
 def writer(url: str, rows: str, width: str) -> None:

@@ -158,7 +158,7 @@ def test_what_a_dead_member_wrote_and_never_published_is_freed(queue):
         assert run.used_bytes(other, other.owner) == 20
         with pytest.raises(QueueError) as refused:  # a zombie's write would never be freed
             client.write([0], {"response_ids": np.ones((1, 3), dtype="int32")})
-        assert refused.value.code == "stale_owner"
+        assert refused.value.code in ("stale_owner", "stale_incarnation"), "whoever is asked first"
 
 
 def test_large_columns_come_back_over_several_shards_bit_for_bit(queue):

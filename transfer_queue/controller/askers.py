@@ -40,6 +40,12 @@ class Askers:
             if asker is not None and asker.owner == owner:
                 asker.vain_since = None
 
+    def freeze(self) -> dict[str, dict[str, Asker]]:
+        return self._stages
+
+    def thaw(self, frozen: dict[str, dict[str, Asker]]) -> None:
+        self._stages = frozen
+
     def of(self, stage: str) -> dict[str, Asker]:
         """By member name: everybody who ever asked here, with its last incarnation."""
         return self._stages.get(stage, {})

@@ -26,7 +26,8 @@ def blame(scene: Scene) -> Blame:
     """Of the first topic that is not through."""
     topics = [topic for topic in scene.topics if not topic.over] or scene.topics
     topic = topics[0]
-    found = _stopped_shard(scene) or find(Case(scene, topic, min(topic.terminals.values(), key=lambda terminal: terminal.trained)))
+    terminal = min(topic.terminals.values(), key=lambda terminal: terminal.trained)
+    found = _stopped_shard(scene) or _no_shard(scene) or find(Case(scene, topic, terminal))
     return Blame(found.stage, found.members, found.gid, found.waits_for, scene.now - found.since, _sentence(scene, topic, found))
 
 
@@ -47,6 +48,16 @@ def _stopped_shard(scene: Scene) -> Culprit | None:
             fix = f"look for its process on {member.host} (pid {member.pid})"
             return Culprit(SHARD, [member.owner], "does not answer, and every stage reads its bytes", member.seen, "bytes of rows", fix=fix)
     return None
+
+
+def _no_shard(scene: Scene) -> Culprit | None:
+    """There were shards, and none is left: nobody can store anything."""
+    ended = [end for end in scene.members.ended.values() if end.role == SHARD]
+    if not ended or any(member.role == SHARD for member in scene.members):
+        return None
+    last = max(ended, key=lambda end: end.at)
+    what = f"{last.how}{f' ({last.cause})' if last.cause else ''} and no other shard is there, so nobody can store bytes"
+    return Culprit(SHARD, [last.owner], what, last.at, "a shard", fix=f"see what became of {names([last.owner])}, and start it again")
 
 
 def find(case: Case) -> Culprit:

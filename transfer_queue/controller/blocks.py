@@ -10,10 +10,19 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
+from transfer_queue.controller.errors import RequestError
 from transfer_queue.controller.paged import FEW, Paged
-from transfer_queue.messages import Slice
+from transfer_queue.controller.told import Told
+from transfer_queue.messages import Record, Slice
 
 A_LEASE = 32  # places that are looked at one by one: operations on arrays would cost more
+
+
+class FrozenBlocks(Record, frozen=True):
+    """What a snapshot keeps: references follow from what refers."""
+
+    told: dict[int, Told]
+    lost: dict[int, int]
 
 
 def places_of(slices: Iterable[Slice]) -> np.ndarray:
@@ -27,6 +36,8 @@ class Blocks:
     def __init__(self) -> None:
         self._counts: dict[int, Paged] = {}  # shard → block → references
         self.frees: dict[int, list[int]] = {}  # shard → blocks to free, drained by the server
+        self.told: dict[int, Told] = {}  # shard → what it has not confirmed
+        self.lost: dict[int, int] = {}  # shard that ended once → the blocks below this number went with it
 
     def hold(self, places: np.ndarray) -> None:
         """One more reference for each of the places, [n, 4] or [rows, columns, 4]."""
@@ -54,7 +65,7 @@ class Blocks:
             if not counts:
                 del self._counts[shard]
             if freed := blocks[left == 0].tolist():
-                self.frees.setdefault(shard, []).extend(freed)
+                self._free(shard, freed)
 
     def refuse(self, places: np.ndarray) -> None:
         """Free the blocks of a refused message that nothing refers to. Call it after every `hold` of the same message."""
@@ -62,7 +73,63 @@ class Blocks:
             counts = self._counts.get(shard)
             free = blocks if counts is None else blocks[counts.get(blocks) == 0]
             if len(free):
-                self.frees.setdefault(shard, []).extend(free.tolist())
+                self._free(shard, free.tolist())
+
+    def lose(self, shard: int, before: int) -> None:
+        """The shard ended: its blocks below this number are gone, and nothing can be told to it."""
+        self.lost[shard] = before
+        self.told.pop(shard, None)
+        self.frees.pop(shard, None)
+
+    def check(self, tables: Iterable[np.ndarray]) -> None:
+        """Raises RequestError for places, [n, 4] each, whose bytes went with their shard: nobody could ever read them."""
+        if not self.lost:
+            return
+        for table in tables:
+            gone = self.went(table)
+            if gone.any():
+                shard, block = table[gone][0, :2]
+                message = f"block {block} of shard {shard} went with it when it ended: nothing was stored; write the columns again"
+                raise RequestError("shard_lost", message)
+
+    def went(self, places: np.ndarray) -> np.ndarray:
+        """[…, 4] → […] bool: whose bytes went with their shard."""
+        gone = np.zeros(places.shape[:-1], dtype=bool)
+        for shard, before in self.lost.items():
+            gone |= (places[..., 0] == shard) & (places[..., 1] < before)
+        return gone
+
+    def _free(self, shard: int, blocks: list[int]) -> None:
+        if shard in self.lost:
+            blocks = [block for block in blocks if block >= self.lost[shard]]
+        self.frees.setdefault(shard, []).extend(blocks)
+        self._told(shard).free(blocks)
+
+    def _told(self, shard: int) -> Told:
+        told = self.told.get(shard)
+        if told is None:
+            told = self.told[shard] = Told()
+        return told
+
+    def swept(self, shards: Iterable[int], owner: str) -> None:
+        """These shards are told that `owner` ended."""
+        for shard in shards:
+            self._told(shard).sweep(owner)
+
+    def freeze(self) -> FrozenBlocks:
+        return FrozenBlocks(self.told, self.lost)
+
+    def thaw(self, frozen: FrozenBlocks) -> None:
+        self.told, self.lost = frozen.told, frozen.lost
+
+    def all(self) -> np.ndarray:
+        """A place in each block that is referred to, [n, 4]: shard and block count, the bytes are none."""
+        parts = [np.zeros((0, 4), dtype=np.int64)]
+        for shard, counts in self._counts.items():
+            blocks = counts.all()
+            parts.append(np.zeros((len(blocks), 4), dtype=np.int64))
+            parts[-1][:, 0], parts[-1][:, 1] = shard, blocks
+        return np.concatenate(parts)
 
     def live(self, shard: int) -> list[int]:
         return self._counts[shard].keys() if shard in self._counts else []

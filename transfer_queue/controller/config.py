@@ -19,6 +19,7 @@ class CoreConfig(Record, frozen=True):
     stall_s: float = 60.0  # a run without progress is stopped after this
     roles: dict[str, list[str]] = msgspec.field(default_factory=dict)  # role → stages that it serves, for stall reports
     duty_s: float = 600.0  # a member at work on its duty counts as progress for so long, and no longer
+    comeback_s: float = 0.0  # members wait for a controller that is gone for so long: as long as it takes to start it again; 0 without a journal
 
 
 def check_config(config: CoreConfig) -> None:
@@ -32,6 +33,8 @@ def check_config(config: CoreConfig) -> None:
     for key in ("lease_s", "heartbeat_s", "stall_s", "duty_s"):
         if not getattr(config, key) > 0:
             raise ValueError(f"{key}={getattr(config, key)} must be > 0 seconds: everything would end at once")
+    if not config.comeback_s >= 0:
+        raise ValueError(f"comeback_s={config.comeback_s} must be >= 0 seconds, 0 for a controller that does not come back")
     for duty in config.duties:
         if duty.model not in models or duty.every < 0:
             raise ValueError(

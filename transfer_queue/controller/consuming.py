@@ -34,7 +34,7 @@ def take(topic: TopicState, request: Take, owner: str, loaded: int | None, last:
     if not available or (available < min(request.at_least, request.limit) and not last):
         return OkTaken(version=topic.version) if last else None
     lease = topic.leases.add(number, owner, topic.queues.pop(number, request.limit, loaded))
-    _arm(topic, lease)
+    topic.arm(lease)
     return OkTaken(lease=lease.id, rows=_rows(topic, lease), version=topic.version)
 
 
@@ -60,17 +60,6 @@ def _take_batch(
     return OkTaken(lease=lease.id, rows=_rows(topic, lease), version=terminal.clock, batch=size)
 
 
-def _arm(topic: TopicState, lease: Lease) -> None:
-    def expire() -> float | None:
-        if topic.runtime.now() < lease.deadline:
-            return lease.deadline
-        topic.lapse(lease)
-        return None
-
-    lease.deadline = topic.runtime.now() + topic.lease_s
-    lease.timer = topic.runtime.timers.at(lease.deadline, expire)
-
-
 def _rows(topic: TopicState, lease: Lease) -> Rows:
     """Rows of a group adjacent, in row order."""
     schema, store = topic.schema, topic.groups
@@ -93,6 +82,7 @@ def write_back(topic: TopicState, request: WriteBack, owner: str) -> OkWritten:
         raise bad(f"{wrong}; nothing was written")
     columns = {name: places(buffer) for name, buffer in request.columns.items()}
     topic.schema.check_places(f"write-back of {request.consumer!r}", columns)
+    topic.runtime.blocks.check(columns.values())
     lapsed = topic.leases.find_lapsed(request.lease, number, owner)
     lease = lapsed or topic.leases.find(request.lease, number, owner)
     if lease is None:

@@ -2,27 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from transfer_queue.controller.config import CoreConfig
-from transfer_queue.controller.desired import Desired
-from transfer_queue.controller.duties import Duties
+from transfer_queue.controller.desired import Desired, FrozenDesired
+from transfer_queue.controller.duties import Duties, FrozenDuty
 from transfer_queue.controller.errors import bad
-from transfer_queue.controller.members import SHARD, Member, Members, check_entries, check_register, check_trace
+from transfer_queue.controller.losing import lose, lose_shard
+from transfer_queue.controller.members import SHARD, FrozenMembers, Member, Members, check_entries, check_register, check_trace, shard_index
 from transfer_queue.controller.parked import Parked
+from transfer_queue.controller.repeats import FIRST
 from transfer_queue.controller.runtime import Runtime
+from transfer_queue.controller.timers import Due, Timer
 from transfer_queue.controller.topic import TopicState
 from transfer_queue.messages import (
     PROTOCOL,
+    Drain,
     Failed,
+    Leave,
     MemberDead,
     OkDirective,
     OkEmpty,
     OkRegistered,
+    OkRoster,
     Published,
+    Record,
     Register,
     Report,
+    Roster,
     Stop,
     Watch,
 )
+from transfer_queue.shard.messages import LIFE_BITS
+
+
+class FrozenControl(Record, frozen=True):
+    """What a snapshot keeps."""
+
+    members: FrozenMembers
+    beats: dict[str, Due]  # by member's name: when its heartbeat is looked at
+    desired: FrozenDesired
+    duties: list[FrozenDuty]
 
 
 class Control:
@@ -30,15 +51,22 @@ class Control:
         self._topics = topics
         self._parked = parked
         self._runtime = runtime
-        self._config = config.config
+        self._config, self._comeback_s = config.config, config.comeback_s
         self._heartbeat_s = config.heartbeat_s
         self._duty_s = config.duty_s
         self.members = Members()
         self.desired = Desired(runtime, self.members)
         self.duties = Duties(config.duties, runtime, self.members, self.desired)
         self.sweeps: list[tuple[int | None, str]] = []
+        self.on_end: Callable[[str], object] = lambda owner: None  # hears of every member that ended
+        self._beats: dict[str, Timer] = {}  # by name: each looks at the last heartbeat of an alive member
         for topic in topics.values():
-            self.desired.versions[topic.spec.model] = topic.version
+            self.take_over(topic)
+
+    def take_over(self, topic: TopicState) -> None:
+        """This is the topic of its name from now on."""
+        self.desired.versions[topic.spec.model] = topic.version
+        topic.on_return = partial(lose, topic)
 
     # ------------------------------------------------------------ joining and ending
 
@@ -46,48 +74,78 @@ class Control:
         check_register(request, PROTOCOL)
         self.members.refuse_join(request)
         old = self.members.find(request.name)
+        if old is not None and old.joined_by == request.id >= FIRST:
+            return self._registered(old)  # a repeat
         if old is not None:
             self.end(old, "replaced")
         member = self.members.add(request, self._runtime.now())
         if member.incarnation == 0:  # one that comes back is no progress, or a worker that dies at the same group again and again would look like it
             self._runtime.touch()
+        if member.role == SHARD:
+            self._runtime.wake("roster")
         self._runtime.emit("member", reason="joined", member=member.owner, data={"role": member.role, "host": member.host, "pid": member.pid})
         self.desired.changed()
         self._watch_heartbeat(member)
+        return self._registered(member)
+
+    def _registered(self, member: Member) -> OkRegistered:
         return OkRegistered(
             member=member.name,
             incarnation=member.incarnation,
             config=self._config,
             topics=[topic.spec for topic in self._topics.values()],
             shards=self.members.shards(),
+            roster=self.members.roster,
+            comeback_s=self._comeback_s,
         )
 
     def _watch_heartbeat(self, member: Member) -> None:
-        def check() -> float | None:
-            if not member.alive:
-                return None
-            if self._runtime.now() < member.seen + self._heartbeat_s:
-                return member.seen + self._heartbeat_s
-            self.end(member, "died", f"no message for {self._heartbeat_s:g} s")
-            return None
+        self._beats[member.name] = self._runtime.timers.at(member.seen + self._heartbeat_s, partial(self._look_at, member))
 
-        self._runtime.timers.at(member.seen + self._heartbeat_s, check)
+    def _look_at(self, member: Member) -> float | None:
+        """When its heartbeat would be overdue."""
+        if self._runtime.now() < member.seen + self._heartbeat_s:
+            return member.seen + self._heartbeat_s
+        self.end(member, "died", f"no message for {self._heartbeat_s:g} s")
+        return None
 
     def end(self, member: Member, how: str, cause: str = "") -> None:
         """how: died | left | replaced. Its attempts are reissued, its leases end, its requests are refused, its unpublished blocks are swept."""
         self.members.remove(member, how, cause, self._runtime.now())
+        self._runtime.timers.cancel(self._beats.pop(member.name))
         self._parked.disown(member.owner)
+        self._runtime.repeats.forget(member.owner)
         for topic in self._topics.values():
             topic.forget_owner(member.owner, how)
         self.duties.lost(member)
+        self.on_end(member.owner)
         self.sweeps.append((None, member.owner))
+        self._runtime.blocks.swept((shard.index for shard in self.members.shards()), member.owner)
         self._runtime.emit("member", reason=how, member=member.owner, data={"role": member.role, "cause": cause})
         self.desired.changed()
         if member.role == SHARD:
-            self.desired.stop(f"{member.name} {how}: the samples it held are gone{f' ({cause})' if cause else ''}")
+            self._runtime.wake("roster")
+            if not self.desired.stopped:
+                self._lose(member)
 
-    def leave(self, member: Member) -> OkEmpty:
-        self.end(member, "left")
+    def _lose(self, shard: Member) -> None:
+        index, before = shard_index(shard.name), shard.incarnation + 1 << LIFE_BITS
+        self._runtime.blocks.lose(index, before)
+        for topic in self._topics.values():
+            if not topic.over:
+                lose_shard(topic, index, before)
+
+    def end_all(self, cause: str, numbers: int) -> None:
+        """So many incarnations of any name may have been given that nobody remembers."""
+        for member in list(self.members):
+            self.end(member, "died", cause)
+        self.members.skip_incarnations(numbers)
+
+    def leave(self, request: Leave) -> OkEmpty:
+        """A repeat changes nothing."""
+        ended = self.members.ended.get(request.member)
+        if ended is None or ended.how != "left" or ended.owner != f"{request.member}#{request.incarnation}":
+            self.end(self.members.check(request.member, request.incarnation, self._runtime.now()), "left")
         return OkEmpty()
 
     def failed(self, request: Failed) -> OkEmpty:
@@ -108,11 +166,32 @@ class Control:
             self.end(member, "died", request.cause)
         return OkEmpty()
 
+    def drain(self, request: Drain) -> OkEmpty:
+        self.desired.drain(request.reason)
+        return OkEmpty()
+
     def stop(self, request: Stop) -> OkEmpty:
         self.desired.stop(request.reason, asked=True)
         return OkEmpty()
 
+    # ------------------------------------------------------------ snapshots
+
+    def freeze(self) -> FrozenControl:
+        beats = {name: timer.due for name, timer in self._beats.items()}
+        return FrozenControl(self.members.freeze(), beats, self.desired.freeze(), self.duties.freeze())
+
+    def thaw(self, frozen: FrozenControl) -> None:
+        self.members.thaw(frozen.members)
+        self.desired.thaw(frozen.desired)
+        self.duties.thaw(frozen.duties)
+        for member in self.members:
+            self._beats[member.name] = self._runtime.timers.restore(partial(self._look_at, member), frozen.beats[member.name])
+
     # ------------------------------------------------------------ watching
+
+    def roster(self, request: Roster, last: bool) -> OkRoster | None:
+        members = self.members
+        return OkRoster(number=members.roster, shards=members.shards()) if last or request.known != members.roster else None
 
     def heard(self, member: Member, request: Watch) -> None:
         """Take in what a heartbeat says; once a message, however often it is tried. Nothing of one that breaks a rule."""
@@ -126,6 +205,8 @@ class Control:
         if working and member.duty is not None and self._runtime.now() < member.duty_since + self._duty_s:
             self._runtime.touch()  # evaluation changes no ledger, yet it is progress; one that hangs looks busy too, so not for ever
         member.spent(request.busy, self._runtime.now())
+        if member.role == SHARD and (told := self._runtime.blocks.told.get(shard_index(member.name))) is not None:
+            told.confirm(request.busy)
         if request.duty_done is not None:
             self.duties.done(member, request.duty_done)
         self.duties.assign()  # what it loaded may make it the one: its reply says so at once

@@ -20,8 +20,10 @@ from transfer_queue.controller.errors import RequestError, bad
 from transfer_queue.controller.handlers import Handlers
 from transfer_queue.controller.members import Member
 from transfer_queue.controller.parked import Waiter, clamp_wait
-from transfer_queue.controller.run import COMPLETED, Run
+from transfer_queue.controller.repeats import FIRST, Line
+from transfer_queue.controller.run import COMPLETED, FrozenRun, Run
 from transfer_queue.controller.runtime import Key, Observer, TraceSink
+from transfer_queue.controller.told import Told
 from transfer_queue.controller.topic import TopicState
 from transfer_queue.messages import (
     Cancel,
@@ -43,9 +45,16 @@ from transfer_queue.messages import (
 
 __all__ = ["COMPLETED", "Core", "CoreConfig", "Duty", "Observer"]
 
+FORGOTTEN = 1 << 32  # more numbers than a controller gives in the time for which it may not remember them
+
 
 class Core:
-    """One thread drives it: `handle` for every request, `tick` when `next_deadline` has come; it drains `outbox`, `frees` and `sweeps` after each."""
+    """One thread drives it: `handle` for every request, `tick` when `next_deadline` has come; it drains `outbox`, `repeated`, `frees` and `sweeps`
+    after each.
+
+    What it becomes is a function of its configuration and of what drives it, at the times of its clock: no other look at a clock, no random number,
+    no order of a set. The journal relies on that.
+    """
 
     def __init__(self, config: CoreConfig, observer: Observer, clock: Callable[[], float]) -> None:
         """`clock`: monotonic seconds. Raises ValueError for a configuration that cannot work."""
@@ -54,6 +63,7 @@ class Core:
         self._parked = self._run.parked
         self._handlers = Handlers(self._run)
         self.outbox: list[tuple[bytes, Reply]] = []  # (connection, reply), in order
+        self.repeated: list[tuple[bytes, Reply]] = []  # replies that were given before: nothing is taken back if they cannot be delivered
 
     # ------------------------------------------------------------ what the server drains and asks
 
@@ -68,8 +78,28 @@ class Core:
         return self._run.control.sweeps
 
     @property
+    def told(self) -> dict[int, Told]:
+        """Shard index → what it was told and has not confirmed."""
+        return self._runtime.blocks.told
+
+    @property
+    def serials(self) -> int:
+        """Numbers given, to leases and attempts."""
+        return self._runtime.serials
+
+    @property
+    def emitted(self) -> int:
+        """Calls of the observer."""
+        return self._runtime.emitted
+
+    @property
     def stopped(self) -> bool:
         return self._run.stopped
+
+    @property
+    def drained(self) -> bool:
+        """It is draining, and nothing is under way any more."""
+        return self._run.drained
 
     @property
     def members(self) -> list[Member]:
@@ -103,19 +133,40 @@ class Core:
         due = self._runtime.timers.next()
         return None if due is None else self._runtime.on_clock(due)
 
+    def observe(self, observer: Observer) -> None:
+        """In place of the one before."""
+        self._runtime.observe(observer)
+
+    @property
+    def settled(self) -> bool:
+        """Nothing is left to be said or done: a moment to be frozen."""
+        return not self.outbox and not self._runtime.dirty and not self._runtime.cancelled
+
+    def freeze(self) -> FrozenRun:
+        """When it is settled. Encode it before the next input: it shares what is no array with the state machine."""
+        assert self.settled, "what is under way has no place in a frozen state"
+        return self._run.freeze()
+
+    def thaw(self, frozen: FrozenRun) -> None:
+        """A new state machine of the same configuration becomes what `frozen` was, whose parts it keeps."""
+        self._run.thaw(frozen, self._expired)
+
     # ------------------------------------------------------------ what drives it
 
     def handle(self, connection: bytes, request: Request) -> None:
-        """One request. Its reply, and those it makes possible, are in `outbox` afterwards."""
+        """One request. Its reply, and those it makes possible, are in `outbox` afterwards; in `repeated` if it was answered before."""
         self._run.traffic.asked(request)
-        reply = self._guard(request, lambda: self._serve(connection, request))
+        line = self._line(request)
+        if line is not None and self._was_taken_in(connection, request, line):
+            return
+        reply = self._guard(request, lambda: self._serve(connection, request, line))
         if reply is not None:
-            self._answer(connection, request.id, reply)
+            self._answer(connection, request.id, reply, line)
         self._contain(self._settle)
 
     def malformed(self, connection: bytes, request_id: int, message: str) -> None:
         """Bytes that are no request: their sender is told, nothing else happens."""
-        self._answer(connection, request_id, ErrorReply(code="malformed", message=message))
+        self._answer(connection, request_id, ErrorReply(code="malformed", message=message), None)
 
     def tick(self) -> None:
         """Everything whose time has come: parked requests, leases, heartbeats, the stall check."""
@@ -126,10 +177,21 @@ class Core:
         """The process was stopped, or so far behind, for so long: nobody it did not hear meanwhile is to blame. Every deadline moves by as much."""
         self._runtime.frozen(seconds)
 
+    def restarted(self, seconds: float, undone: bool) -> None:
+        """The process is another one, `seconds` after the last input. `undone`: what was acknowledged shortly before may be forgotten; so everybody
+        is to join anew, and no number that may have been given is given again."""
+        self.frozen(seconds)
+        self._runtime.emit("run", reason="restarted", data={"undone": int(undone)})
+        if undone:
+            self._runtime.skip_serials(FORGOTTEN)
+            self._contain(lambda: self._run.control.end_all("the controller's machine failed, and what happened last is not known", FORGOTTEN))
+        self._contain(self._settle)
+
     def undelivered(self, connection: bytes, reply: Reply) -> None:
         """The connection is gone: its parked requests are forgotten, and what this reply handed out is taken back at once."""
         for waiter in self._parked.forget_connection(connection):
-            self._refuse(waiter.request)
+            if not self._runtime.repeats.undo(waiter.address[1]):  # else it comes again, with the same blocks
+                self._refuse(waiter.request)
         self._contain(lambda: self._take_back(reply))
         self._contain(self._settle)
 
@@ -139,6 +201,8 @@ class Core:
         self._contain(self._settle)
 
     def _take_back(self, reply: Reply) -> None:
+        if isinstance(reply, OkTaken | OkPulled):
+            self._runtime.repeats.undo(reply.id)
         for topic in self.topics.values():
             if isinstance(reply, OkTaken):
                 topic.take_back_lease(reply.lease)
@@ -146,9 +210,36 @@ class Core:
                 for lease in reply.groups:
                     topic.take_back_group(lease.gid, lease.fence)
 
+    # ------------------------------------------------------------ repeats
+
+    def _line(self, request: Request) -> Line | None:
+        """Of the member that may send this request again."""
+        if request.id < FIRST or type(request) not in self._handlers.of_members:
+            return None
+        member = self._run.control.members.find(request.member)  # type: ignore[attr-defined]
+        if member is None or member.incarnation != request.incarnation:  # type: ignore[attr-defined]
+            return None
+        return self._runtime.repeats.line(member.owner, request)
+
+    def _was_taken_in(self, connection: bytes, request: Request, line: Line) -> bool:
+        """Its reply is given again, where there is one."""
+        if request.id < line.heard:
+            return True  # a late copy, out of a connection that is gone
+        waiting = line.waiting.get(request.id)
+        reply = line.replies.get(request.id)
+        if waiting is None and reply is None:
+            return False
+        self._run.member(request)  # it lives
+        if reply is not None:
+            self.repeated.append((connection, reply))
+        elif waiting is not None and (waiter := self._parked.find((waiting, request.id))) is not None:
+            self._parked.move(waiter, connection)
+            line.waiting[request.id] = connection
+        return True
+
     # ------------------------------------------------------------ dispatch
 
-    def _serve(self, connection: bytes, request: Request) -> Reply | None:
+    def _serve(self, connection: bytes, request: Request, line: Line | None) -> Reply | None:
         kind = type(request)
         if isinstance(request, Cancel):
             return self._cancel(connection, request)
@@ -160,10 +251,13 @@ class Core:
         member = self._run.member(request)
         if isinstance(request, Watch):
             self._run.control.heard(member, request)
+            request = msgspec.structs.replace(request, trace=b"")  # taken in, and no part of what waits
         wait_s = clamp_wait(request.wait_s)  # type: ignore[attr-defined]
         reply = self._attempt(request, member, wait_s == 0)
         if reply is None:
             self._parked.add(address, request, member.owner, self._key(request), self._runtime.now(), wait_s, self._expired)
+            if line is not None:
+                line.waiting[request.id] = connection
         return reply
 
     def _attempt(self, request: Request, member: Member, last: bool) -> Reply | None:
@@ -178,7 +272,7 @@ class Core:
         reply = self._guard(waiter.request, lambda: self._attempt(waiter.request, member, last))
         if reply is not None:
             self._parked.remove(waiter)
-            self._answer(waiter.address[0], waiter.address[1], reply)
+            self._answer(*waiter.address, reply, self._runtime.repeats.parked_line(waiter.address[1]))
 
     def _expired(self, waiter: Waiter) -> None:
         self._retry(waiter, last=True)
@@ -218,25 +312,31 @@ class Core:
 
         reply = self._guard(waiter.request, serve)
         if reply is not None:
-            self._answer(*waiter.address, reply)
+            self._answer(*waiter.address, reply, None)
 
     def _waiters(self, key: Key) -> Iterable[Waiter]:
         kind, topic, name = key
         if kind == "all":
             return self._parked.all()
-        topics = [topic] if topic or kind == "watch" else list(self.topics)  # "" wakes this kind in every topic
+        topics = [topic] if topic or kind in ("watch", "roster") else list(self.topics)  # "" wakes this kind in every topic
         return [waiter for topic in topics for waiter in self._parked.of((kind, topic, name))]
 
     def _key(self, request: Any) -> Key:
         kind = self._handlers.parking[type(request)][0]
         if kind == "watch":
             return kind, "", request.member
+        if kind == "roster":
+            return kind, "", ""
         return kind, request.topic, request.consumer if kind == "take" else ""
 
-    def _answer(self, connection: bytes, request_id: int, reply: Reply) -> None:
+    def _answer(self, connection: bytes, request_id: int, reply: Reply, line: Line | None) -> None:
+        """`line`: whose request it is that may come again."""
         if isinstance(reply, ErrorReply):
             self._run.traffic.refused(reply.code)
-        self.outbox.append((connection, msgspec.structs.replace(reply, id=request_id)))
+        answer = msgspec.structs.replace(reply, id=request_id)
+        if line is not None:
+            line.answered(answer)
+        self.outbox.append((connection, answer))
 
     # ------------------------------------------------------------ faults
 

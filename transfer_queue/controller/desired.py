@@ -4,9 +4,23 @@ from __future__ import annotations
 
 from transfer_queue.controller.members import Member, Members
 from transfer_queue.controller.runtime import Runtime
-from transfer_queue.messages import Directive, ModelVersion, RunState
+from transfer_queue.messages import Directive, ModelVersion, Record, RunState
 
 MAX_CANCELLED = 4096  # attempts that one directive tells of
+
+
+class FrozenDesired(Record, frozen=True):
+    """What a snapshot keeps; as `Desired`."""
+
+    revision: int
+    common: int
+    state: RunState
+    reason: str
+    warning: str
+    weights: dict[str, ModelVersion]
+    published_by: dict[str, str]
+    published_at: dict[str, float]
+    versions: dict[str, int]
 
 
 class Desired:
@@ -45,6 +59,19 @@ class Desired:
             self.warning = text
             self.changed()
 
+    @property
+    def draining(self) -> bool:
+        """Nothing new is handed out."""
+        return self.state == "drain"
+
+    def drain(self, reason: str) -> None:
+        """The first reason stands, and so does a stop."""
+        if self.draining or self.stopped:
+            return
+        self.state, self.reason = "drain", reason
+        self._runtime.emit("run", dst="drain", reason=reason)
+        self.changed()
+
     def stop(self, reason: str, asked: bool = False) -> bool:
         """The first reason stands. True if this call stopped the run. `asked`: somebody wants it to end, nothing went wrong."""
         if self.stopped:
@@ -55,6 +82,16 @@ class Desired:
         self.changed()
         self._runtime.wake("all")
         return True
+
+    def freeze(self) -> FrozenDesired:
+        told = (self.state, self.reason, self.warning)
+        return FrozenDesired(self._revision, self._common, *told, self.weights, self.published_by, self.published_at, self.versions)
+
+    def thaw(self, frozen: FrozenDesired) -> None:
+        self._revision, self._common = frozen.revision, frozen.common
+        self.state, self.reason, self.warning = frozen.state, frozen.reason, frozen.warning
+        self.weights, self.published_by, self.published_at = frozen.weights, frozen.published_by, frozen.published_at
+        self.versions = frozen.versions
 
     def cancel(self, member: Member, gid: int, fence: int) -> None:
         """An attempt of the member was ended by us. One that never acknowledges learns of the oldest by `closed` in other replies."""

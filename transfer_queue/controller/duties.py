@@ -11,7 +11,7 @@ members generate meanwhile.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from transfer_queue.controller.desired import Desired
 from transfer_queue.controller.members import Member, Members
@@ -40,12 +40,41 @@ class _State:
     final: int | None = None
 
 
+class FrozenDuty(Record, frozen=True):
+    """What a snapshot keeps."""
+
+    state: _State
+    marked: str | None  # the member's name
+
+
 class Duties:
     def __init__(self, duties: list[Duty], runtime: Runtime, members: Members, desired: Desired) -> None:
         self._states = [_State(duty) for duty in duties]
         self._runtime = runtime
         self._members = members
         self._desired = desired
+
+    def freeze(self) -> list[FrozenDuty]:
+        return [FrozenDuty(replace(state, marked=None), None if state.marked is None else state.marked.name) for state in self._states]
+
+    def thaw(self, frozen: list[FrozenDuty]) -> None:
+        """After the members."""
+        self._states = [old.state for old in frozen]
+        for old in frozen:
+            old.state.marked = None if old.marked is None else self._members.find(old.marked)
+
+    def load(self, frozen: list[FrozenDuty]) -> None:
+        """Of another run, whose members are not ours: what one of them was at is due again."""
+        found = {old.state.duty: old for old in frozen}
+        for state in self._states:
+            old = found.get(state.duty)
+            if old is None:
+                continue
+            due = -1 if old.state.due is None else old.state.due
+            again = max(due, old.state.marked_due) if old.marked is not None else due
+            state.due = None if again < 0 else again
+            state.begun, state.done = old.state.begun, old.state.done
+            state.seen, state.covered, state.final = old.state.seen, old.state.covered, old.state.final
 
     def published(self, model: str, version: int) -> None:
         for state in self._states:

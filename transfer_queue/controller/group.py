@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from transfer_queue.controller.tables import NEVER
-from transfer_queue.controller.timers import Timer
-from transfer_queue.messages import PromptPut, Slice, State
+from transfer_queue.controller.timers import Due, Timer
+from transfer_queue.messages import PromptPut, Record, Slice, State
 
 if TYPE_CHECKING:
     from transfer_queue.controller.store import Store
@@ -20,6 +20,18 @@ if TYPE_CHECKING:
 SERVED = -1
 OPEN: tuple[State, ...] = ("admitted", "generating", "complete", "leased")
 STATES: tuple[State, ...] = (*OPEN, "trained", "dropped")
+
+
+class FrozenAttempt(Record, frozen=True):
+    """What a snapshot keeps."""
+
+    slot: int
+    holder: str
+    fence: int
+    held_version: int
+    deadline: float
+    oldest: int | None
+    due: Due | None
 
 
 @dataclass(slots=True, eq=False)
@@ -32,6 +44,10 @@ class Attempt:
     deadline: float  # of the generation lease
     timer: Timer | None = None  # asks at the deadline
     oldest: int | None = None  # version of the oldest token that it told of
+
+    def freeze(self, slot: int) -> FrozenAttempt:
+        due = None if self.timer is None else self.timer.freeze()
+        return FrozenAttempt(slot, self.holder, self.fence, self.held_version, self.deadline, self.oldest, due)
 
 
 class Row:

@@ -22,12 +22,15 @@ class Handlers:
         self.at_once: dict[type[m.Request], AtOnce] = self._of_topics() | self._of_members()
         self.parking: dict[type[m.Request], tuple[str, Attempt]] = {
             m.Watch: ("watch", lambda r, member, last: self._control.watch(member, r, last)),
+            m.Roster: ("roster", lambda r, member, last: self._control.roster(r, last)),
             m.PutPrompts: ("put", self._put_prompts),
             m.Demand: ("demand", self._demand),
             m.Pull: ("pull", self._pull),
             m.Take: ("take", self._take),
             m.Put: ("put", self._put),
         }
+        kinds = {*self.at_once, *self.parking} - {m.MemberDead}
+        self.of_members = frozenset(kind for kind in kinds if "incarnation" in kind.__struct_fields__)  # which say who sends them
 
     def _of_topics(self) -> dict[type[m.Request], AtOnce]:
         topic, owner = self._run.topic, self._owner
@@ -42,17 +45,28 @@ class Handlers:
         }
 
     def _of_members(self) -> dict[type[m.Request], AtOnce]:
-        control, member = self._control, self._run.member
+        control, member, saves = self._control, self._run.member, self._run.saves
         return {
             m.Register: control.register,
             m.Failed: self._failed,
-            m.Leave: lambda r: control.leave(member(r)),
+            m.Leave: control.leave,
             m.MemberDead: control.member_dead,
             m.Published: lambda r: control.published(member(r), r),
             m.Report: lambda r: control.report(member(r), r),
+            m.Drain: control.drain,
+            m.Save: lambda r: saves.save(self._owner(r)),
+            m.ReadImage: saves.read,
+            m.EndSave: lambda r: saves.forget(self._owner(r)),
+            m.LoadPart: lambda r: saves.part(self._owner(r), r),
+            m.Load: lambda r: saves.load(self._owner(r), r),
             m.Stop: control.stop,
             m.Status: lambda r: m.OkStatus(status=self._run.status(), waits=self._run.waits() if r.waits else None),
         }
+
+    @property
+    def _draining(self) -> bool:
+        """Requests for work stay parked, so that nobody asks in circles."""
+        return self._control.desired.draining
 
     def _owner(self, request: Any) -> str:
         return self._run.member(request).owner
@@ -63,6 +77,8 @@ class Handlers:
         topic = self._run.topic(request.topic)
         if self._run.stopped:
             return m.OkPrompts(accepted=0, cursor=topic.prompts.cursor)
+        if self._draining:
+            return m.OkPrompts(accepted=0, cursor=topic.prompts.cursor) if last else None
         reply = sourcing.put_prompts(topic, request, last)
         topic.askers.note(topic.schema.source, member.owner, granted=reply is not None and reply.accepted > 0, parked=reply is None)
         return reply
@@ -71,6 +87,8 @@ class Handlers:
         topic = self._run.topic(request.topic)
         if self._run.stopped:
             return m.OkStored(done=True)
+        if self._draining:
+            return m.OkStored() if last else None
         reply = putting.put(topic, request, member.owner, last)
         topic.askers.note(topic.schema.generator, member.owner, granted=reply is not None and bool(reply.gids), parked=reply is None)
         return reply
@@ -79,6 +97,8 @@ class Handlers:
         topic = self._run.topic(request.topic)
         if self._run.stopped:
             return m.OkDemand(wanted=0, cursor=topic.prompts.cursor, done=True)
+        if self._draining:
+            return m.OkDemand(wanted=0, cursor=topic.prompts.cursor, done=False) if last else None
         reply = sourcing.demand(topic, request, last)
         topic.askers.note(topic.schema.source, member.owner, granted=reply is not None and reply.wanted > 0, parked=reply is None)
         return reply
@@ -94,7 +114,7 @@ class Handlers:
             self._control.note_loaded(member, model, request.loaded)
             self._control.duties.assign()
         reply: m.OkPulled | None
-        if self._control.duties.holds_back(member) and not topic.over:
+        if (self._control.duties.holds_back(member) or self._draining) and not topic.over:
             reply = m.OkPulled(groups=[]) if last else None
         else:  # the replica may have loaded newer weights while this request was parked
             reply = producing.pull(topic, request, member.owner, member.loaded.get(model, -1), last)
@@ -105,6 +125,8 @@ class Handlers:
         topic = self._run.topic(request.topic)
         if self._run.stopped:
             return m.OkTaken(version=topic.version, done=True)
+        if self._draining and not topic.over:
+            return m.OkTaken(version=topic.version) if last else None
         loaded = request.loaded
         if loaded is not None:
             self._control.check_loaded({topic.spec.model: loaded})

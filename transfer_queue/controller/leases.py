@@ -11,9 +11,33 @@ import numpy as np
 
 from transfer_queue.controller.group import SERVED, Group
 from transfer_queue.controller.store import Store, gids_of, keys_of
-from transfer_queue.controller.timers import Timer
+from transfer_queue.controller.timers import Due, Timer
+from transfer_queue.messages import Record
 
+NEVER_ALIVE = -1  # no slot has this generation
 MAX_LAPSED = 16  # leases of one owner that ran out and may still be answered
+
+
+class FrozenLease(Record, frozen=True):
+    """What a snapshot keeps; as `Lease`."""
+
+    id: int
+    consumer: int
+    owner: str
+    rows: np.ndarray
+    groups: np.ndarray
+    generations: np.ndarray
+    keys: np.ndarray
+    newest: np.ndarray
+    since: float
+    deadline: float
+    named: tuple[bytes, bytes] | None
+    due: Due | None
+
+
+class FrozenLeases(Record, frozen=True):
+    current: list[FrozenLease]
+    lapsed: list[FrozenLease]  # those of an owner from the oldest on
 
 
 @dataclass(slots=True, eq=False)
@@ -55,6 +79,12 @@ class Lease:
         """Rows that are still to be done."""
         return int(np.count_nonzero(self.due()))
 
+    def freeze(self) -> FrozenLease:
+        """Its arrays are never written to: they need no copy."""
+        due = None if self.timer is None else self.timer.freeze()
+        arrays = (self.rows, self.groups, self.generations, self.keys, self.newest)
+        return FrozenLease(self.id, self.consumer, self.owner, *arrays, self.since, self.deadline, self.named, due)
+
     def keep(self, which: np.ndarray) -> None:
         """Only these rows are left of it; [R] bool."""
         self.named = None
@@ -82,9 +112,12 @@ class Leases:
         keys = keys_of(gids, table.index[rows])
         lease = Lease(self._new_id(), consumer, owner, store, rows, groups, generations, keys, table.newest[rows], self._now())
         table.lease[rows, consumer] = lease.id
-        self._leases[lease.id] = lease
-        self._by_owner.setdefault(owner, set()).add(lease.id)
+        self._keep(lease)
         return lease
+
+    def _keep(self, lease: Lease) -> None:
+        self._leases[lease.id] = lease
+        self._by_owner.setdefault(lease.owner, set()).add(lease.id)
 
     def find(self, lease_id: int, consumer: int, owner: str) -> Lease | None:
         """The lease if it is still this owner's."""
@@ -133,6 +166,24 @@ class Leases:
 
     def lapsed(self) -> list[Lease]:
         return list(chain.from_iterable(mine.values() for mine in self._lapsed.values()))
+
+    def void(self, groups: np.ndarray) -> None:
+        """Nobody has a lease on these groups (slots) any more: what is still written for them comes too late."""
+        for lease in [*self, *self.lapsed()]:
+            lease.generations = np.where(np.isin(lease.groups, groups), NEVER_ALIVE, lease.generations)
+
+    def freeze(self) -> FrozenLeases:
+        return FrozenLeases([lease.freeze() for lease in self], [lease.freeze() for lease in self.lapsed()])
+
+    def thaw(self, frozen: FrozenLeases) -> Iterator[tuple[Lease, Due]]:
+        """Those that still have to be asked at a deadline."""
+        for kept, keep in ((frozen.current, self._keep), (frozen.lapsed, self.keep_lapsed)):
+            for old in kept:
+                arrays = (old.rows, old.groups, old.generations, old.keys, old.newest)
+                lease = Lease(old.id, old.consumer, old.owner, self._store, *arrays, old.since, old.deadline, old.named)
+                keep(lease)
+                if old.due is not None:
+                    yield lease, old.due
 
     def get(self, lease_id: int) -> Lease | None:
         return self._leases.get(lease_id)

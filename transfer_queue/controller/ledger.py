@@ -69,6 +69,13 @@ class Ledger:
             self._runtime.touch()
         self._emit(slots, source, state, reason, member, clock)
 
+    def tell_all(self, reason: str) -> None:
+        """An observer that has seen nothing of the open groups learns of them."""
+        slots = self._store.all()
+        states = self._store.groups.state[slots]
+        for state in np.unique(states).tolist():
+            self._emit(slots[states == state], "", STATES[state], reason, "", 0)
+
     def _emit(self, slots: np.ndarray, source: str, state: State, reason: str, member: str, clock: int) -> None:
         table = self._store.groups
         numbers = (table.gid[slots], table.life[slots], table.version[slots], table.min_version[slots])

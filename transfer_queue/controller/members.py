@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sized
 from dataclasses import dataclass, field
 
 from transfer_queue.controller.errors import RequestError, bad
-from transfer_queue.messages import Register, ShardInfo
+from transfer_queue.messages import Record, Register, ShardInfo
 from transfer_queue.messages.members import MAX_TRACE_BYTES
 
 SHARD = "shard"
@@ -36,6 +36,7 @@ class Member:
     duty: str | None = None
     duty_since: float = 0.0  # when it was given, seconds of the controller's clock
     revision: int = 0  # of the last change that concerns this member alone
+    joined_by: int = 0  # id of its Register
 
     @property
     def owner(self) -> str:
@@ -62,6 +63,16 @@ class Ended:
     at: float  # seconds of the controller's clock
 
 
+class FrozenMembers(Record, frozen=True):
+    """What a snapshot keeps."""
+
+    members: list[Member]
+    incarnations: dict[str, int]  # next one, by name
+    ended: dict[str, Ended]
+    epoch: int
+    roster: int
+
+
 class Members:
     """Alive members by name. Incarnations count up for ever, so a late message of a dead one is always recognised."""
 
@@ -70,6 +81,7 @@ class Members:
         self._next: dict[str, int] = {}
         self.ended: dict[str, Ended] = {}  # by name, those whose name nobody has now
         self.epoch = 0  # grows with every join, leave and death
+        self.roster = 0  # the same of shards
 
     def __iter__(self) -> Iterator[Member]:
         return iter(self._members.values())
@@ -87,17 +99,24 @@ class Members:
         """A new incarnation; the caller has ended the old one."""
         incarnation = self._next.get(request.name, 0)
         self._next[request.name] = incarnation + 1
-        member = Member(request.name, incarnation, request.role, request.host, request.pid, dict(request.endpoints), now)
+        member = Member(request.name, incarnation, request.role, request.host, request.pid, dict(request.endpoints), now, joined_by=request.id)
         self._members[request.name] = member
         self.ended.pop(request.name, None)
-        self.epoch += 1
+        self._count(member)
         return member
 
     def remove(self, member: Member, how: str, cause: str, now: float) -> None:
         del self._members[member.name]
         self.ended[member.name] = Ended(member.owner, member.role, how, cause, now)
         member.alive = False
+        self._count(member)
+
+    def _count(self, member: Member) -> None:
         self.epoch += 1
+        self.roster += member.role == SHARD
+
+    def skip_incarnations(self, count: int) -> None:
+        self._next = {name: incarnation + count for name, incarnation in self._next.items()}
 
     def check(self, name: str, incarnation: int, now: float) -> Member:
         """The alive member a message comes from; the message counts as a heartbeat."""
@@ -113,6 +132,13 @@ class Members:
             f"member={name!r} incarnation={incarnation}: the current one is {current}, so this one's leases were given to others and its "
             "request is not served; end this process, or register again",
         )
+
+    def freeze(self) -> FrozenMembers:
+        return FrozenMembers(list(self), self._next, self.ended, self.epoch, self.roster)
+
+    def thaw(self, frozen: FrozenMembers) -> None:
+        self._members = {member.name: member for member in frozen.members}
+        self._next, self.ended, self.epoch, self.roster = frozen.incarnations, frozen.ended, frozen.epoch, frozen.roster
 
     def endpoints(self) -> dict[str, str]:
         """What members serve, shards apart."""
@@ -137,7 +163,7 @@ class Members:
 
     def shards(self) -> list[ShardInfo]:
         infos = [
-            ShardInfo(index=shard_index(member.name), endpoint=member.endpoints[SHARD], server_key=member.endpoints.get("server_key", ""))
+            ShardInfo(shard_index(member.name), member.endpoints[SHARD], member.endpoints.get("server_key", ""), member.incarnation)
             for member in self._members.values()
             if member.role == SHARD
         ]

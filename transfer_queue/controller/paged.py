@@ -76,7 +76,13 @@ class Paged:
 
     def keys(self) -> list[int]:
         """Those that are there, ascending. It looks at everything."""
-        return [(number << BITS) + at for number in sorted(self._pages) for at in np.flatnonzero(self._pages[number] != self._empty).tolist()]
+        found: list[int] = self.all().tolist()
+        return found
+
+    def all(self) -> np.ndarray:
+        """The same as an array."""
+        parts = [(number << BITS) + np.flatnonzero(self._pages[number] != self._empty) for number in sorted(self._pages)]
+        return np.concatenate([np.zeros(0, dtype=np.int64), *parts])
 
 
 def _parts(keys: np.ndarray) -> Iterator[tuple[int, np.ndarray | slice]]:

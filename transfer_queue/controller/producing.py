@@ -21,6 +21,7 @@ from transfer_queue.messages import (
     Pull,
     PutBatch,
     PutRows,
+    places,
     wrong_lengths,
 )
 
@@ -141,6 +142,7 @@ def put_rows(topic: TopicState, request: PutRows, owner: str) -> OkPut:
     """Atomic per group; a request that breaks a rule changes nothing at all. Rows come one by one or a few at a time, so they are read one by one:
     an operation on arrays costs what several rows do."""
     rows = _incoming(topic, request.rows)
+    topic.runtime.blocks.check(places(buffer) for buffer in request.rows.columns.values())
     rows_of: dict[int, list[Incoming]] = {}
     for row in rows:
         rows_of.setdefault(row.gid, []).append(row)

@@ -7,7 +7,17 @@ from collections import deque
 import numpy as np
 
 from transfer_queue.controller.blocks import Blocks, places_of
-from transfer_queue.messages import PromptPut
+from transfer_queue.messages import PromptPut, Record
+
+
+class FrozenPrompts(Record, frozen=True):
+    """What a snapshot keeps."""
+
+    cursor: int
+    target: int | None
+    floor: int
+    above: list[int]
+    waiting: list[tuple[PromptPut, int]]
 
 
 class Seen:
@@ -31,6 +41,19 @@ class Seen:
         else:
             self._above.update(gids.tolist())
         self._settle()
+
+    def freeze(self) -> tuple[int, list[int]]:
+        return self._floor, sorted(self._above)
+
+    def thaw(self, floor: int, above: list[int]) -> None:
+        self._floor, self._above = floor, set(above)
+
+    def remove(self, gids: set[int]) -> None:
+        """They count as never put."""
+        floor = min(self._floor, *gids)
+        self._above.update(range(floor, self._floor))
+        self._above -= gids
+        self._floor = floor
 
     def _settle(self) -> None:
         while self._floor in self._above:
@@ -94,6 +117,32 @@ class PromptQueue:
         for prompt, _ in self._waiting:
             self._blocks.release(places_of(prompt.columns.values()))
         self._waiting.clear()
+
+    def lose(self, shard: int, before: int) -> int:
+        """Blocks of `shard` below `before` are gone: prompts that lay there were never put, and the source is asked for them again; how many. One
+        that had a life already is not: the source's next one takes its place."""
+        lost = [entry for entry in self._waiting if any(piece.shard == shard and piece.block < before for piece in entry[0].columns.values())]
+        if not lost:
+            return 0
+        for prompt, _ in lost:
+            self._blocks.release(places_of(prompt.columns.values()))
+        ids = {id(entry) for entry in lost}
+        self._waiting = deque(entry for entry in self._waiting if id(entry) not in ids)
+        if again := {prompt.gid for prompt, life in lost if life == 0}:
+            self._seen.remove(again)
+            self.cursor = min(self.cursor, *again)
+        return len(lost)
+
+    def freeze(self) -> FrozenPrompts:
+        floor, above = self._seen.freeze()
+        return FrozenPrompts(self.cursor, self.target, floor, above, list(self._waiting))
+
+    def thaw(self, frozen: FrozenPrompts) -> None:
+        self.cursor, self.target = frozen.cursor, frozen.target
+        self._seen.thaw(frozen.floor, frozen.above)
+        self._waiting.extend(frozen.waiting)
+        for prompt, _ in frozen.waiting:
+            self._blocks.hold(places_of(prompt.columns.values()))
 
     def wanted(self, trained: int, open_groups: int) -> int:
         """How many more the source may put now: as many as fit, and with a target no more than can still be used."""

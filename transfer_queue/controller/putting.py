@@ -54,6 +54,7 @@ def _check_columns(topic: TopicState, request: Put) -> dict[str, np.ndarray]:
         raise bad(f"tokens of a row lie outside [0, {MOST_TOKENS}]: {nothing}; count the tokens of each row")
     columns = {name: places(buffer) for name, buffer in request.columns.items()}
     schema.check_put(columns)
+    topic.runtime.blocks.check(columns.values())
     return columns
 
 

@@ -115,6 +115,20 @@ class Queues:
         for ready, (keys, items_of, versions, newest) in waiting:
             ready.add(keys, items_of, np.full_like(versions, version), newest)
 
+    def thaw(self) -> None:
+        """After the tables, which say what lies where."""
+        store = self._store
+        rows, groups = store.rows.slots(), store.groups.slots()
+        for number, ready in enumerate(self.sets):
+            if self._whole[number]:
+                waiting = groups[store.groups.queued[groups, number]]
+                ready.add(*self._of_groups(waiting))
+                self.rows[number] = int(store.groups.rows[waiting].sum())
+            else:
+                waiting = rows[store.rows.queued[rows, number]]
+                ready.add(*self._of_rows(waiting))
+                self.rows[number] = len(waiting)
+
     def _of_rows(self, slots: np.ndarray) -> Items:
         rows, groups = self._store.rows, self._store.groups
         owners = rows.group[slots]

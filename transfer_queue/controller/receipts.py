@@ -6,6 +6,8 @@ from collections import OrderedDict
 
 from transfer_queue.messages import OkStored
 
+Kept = dict[str, list[tuple[int, OkStored]]]  # by owner, tokens with their replies from the oldest on
+
 KEPT = 64  # replies of an owner that a repeat of its request gets again: more than it has under way
 KEPT_BYTES = 1 << 20  # of their gids; the last one is kept however long it is
 
@@ -27,6 +29,14 @@ class Receipts:
         self._bytes[owner] = self._bytes.get(owner, 0) + len(reply.gids)
         while len(mine) > KEPT or (len(mine) > 1 and self._bytes[owner] > KEPT_BYTES):
             self._bytes[owner] -= len(mine.popitem(last=False)[1].gids)
+
+    def freeze(self) -> Kept:
+        return {owner: list(mine.items()) for owner, mine in self._replies.items()}
+
+    def thaw(self, frozen: Kept) -> None:
+        for owner, mine in frozen.items():
+            self._replies[owner] = OrderedDict(mine)
+            self._bytes[owner] = sum(len(reply.gids) for _, reply in mine)
 
     def forget(self, owner: str) -> None:
         self._replies.pop(owner, None)

@@ -8,20 +8,38 @@ from typing import Any
 
 from transfer_queue.controller import status
 from transfer_queue.controller.blame import blame
+from transfer_queue.controller.blocks import FrozenBlocks
 from transfer_queue.controller.config import CoreConfig, check_config
-from transfer_queue.controller.control import Control
+from transfer_queue.controller.control import Control, FrozenControl
 from transfer_queue.controller.errors import RequestError
+from transfer_queue.controller.freezing import FrozenTopic, freeze, thaw
 from transfer_queue.controller.members import Member
-from transfer_queue.controller.parked import Parked
-from transfer_queue.controller.runtime import Observer, Runtime
+from transfer_queue.controller.parked import Expired, FrozenWaiter, Parked
+from transfer_queue.controller.repeats import FrozenLine
+from transfer_queue.controller.runtime import FrozenRuntime, Observer, Runtime
+from transfer_queue.controller.saves import FrozenSaves, Saves
 from transfer_queue.controller.scene import Scene
 from transfer_queue.controller.stall import report
+from transfer_queue.controller.timers import Due, Timer
 from transfer_queue.controller.topic import TopicState
 from transfer_queue.controller.traffic import Traffic
-from transfer_queue.messages import StallReport, StatusRecord
+from transfer_queue.messages import Record, StallReport, StatusRecord
 
 COMPLETED = "completed"
 WARN = 0.5  # of the time after which a run without progress is stopped
+
+
+class FrozenRun(Record, frozen=True):
+    """What a snapshot keeps of everything."""
+
+    runtime: FrozenRuntime
+    control: FrozenControl
+    topics: dict[str, FrozenTopic]
+    parked: list[FrozenWaiter]
+    repeats: list[FrozenLine]
+    blocks: FrozenBlocks
+    saves: FrozenSaves
+    stalls: list[Due | None]  # when it is looked whether anything goes on
 
 
 class Run:
@@ -31,12 +49,17 @@ class Run:
         self.topics = {spec.name: TopicState(spec, self.runtime, config.lease_s) for spec in config.topics}
         self.parked = Parked(self.runtime.timers)
         self.control = Control(self.topics, self.parked, self.runtime, config)
+        self.saves = Saves(self.topics, self.control, self.runtime)
+        self.control.on_end = self.saves.forget
         self._config = config
         self.traffic = Traffic()
         self.on_stall: Callable[[StallReport], None] = lambda report: None  # gets the report before the run is stopped for it; must not raise
         self.doing: Callable[[str], str] = lambda member: ""  # member's name → what its process does now, "" where nobody can tell
-        for share, check in ((WARN, self._check_slow), (1.0, self._check_stall)):
-            self.runtime.timers.at(self.runtime.now() + share * config.stall_s, check)
+        self._checks = (self._check_slow, self._check_stall)
+        start_s, shares = self.runtime.now(), (WARN, 1.0)
+        self._stalls: list[Timer | None] = [
+            self.runtime.timers.at(start_s + share * config.stall_s, check) for share, check in zip(shares, self._checks, strict=True)
+        ]
 
     @property
     def stopped(self) -> bool:
@@ -67,6 +90,11 @@ class Run:
         self.control.duties.assign()
         if self.control.duties.finished():
             desired.stop(COMPLETED)
+
+    @property
+    def drained(self) -> bool:
+        """Nothing is under way that could be finished: no group is generated, no stage has a lease, and no trainer has a whole batch."""
+        return self.control.desired.draining and not any(topic.under_way() for topic in self.topics.values())
 
     def waits(self) -> StallReport:
         """Who waits for what, since when, and whose move it is; any time."""
@@ -108,9 +136,36 @@ class Run:
 
     def _idle_at(self, share: float) -> float:
         """When the run will have made no progress for this share of `stall_s`."""
-        if self.control.desired.state == "pause" or not len(self.control.members):
+        if self.control.desired.state in ("pause", "drain") or not len(self.control.members):
             self.runtime.touch()  # nobody is expected to make progress
         return self.runtime.changed_at + share * self._config.stall_s
+
+    def freeze(self) -> FrozenRun:
+        """Between two inputs. It shares what is no array with the run: encode it before the next."""
+        return FrozenRun(
+            runtime=self.runtime.freeze(),
+            control=self.control.freeze(),
+            topics={name: freeze(topic) for name, topic in self.topics.items()},
+            parked=self.parked.freeze(),
+            repeats=self.runtime.repeats.freeze(),
+            blocks=self.runtime.blocks.freeze(),
+            saves=self.saves.freeze(),
+            stalls=[None if timer is None else timer.freeze() for timer in self._stalls],
+        )
+
+    def thaw(self, frozen: FrozenRun, expired: Expired) -> None:
+        """Into a new run of the same configuration, which becomes what `frozen` was. `expired` answers parked requests at their deadlines."""
+        timers = self.runtime.timers
+        self.runtime.thaw(frozen.runtime)
+        for name, topic in self.topics.items():
+            thaw(topic, frozen.topics[name])
+        self.control.thaw(frozen.control)
+        self.parked.thaw(frozen.parked, expired)
+        self.runtime.repeats.thaw(frozen.repeats)
+        self.runtime.blocks.thaw(frozen.blocks)
+        self.saves.thaw(frozen.saves)
+        armed = zip(self._checks, frozen.stalls, strict=True)
+        self._stalls = [None if due is None else timers.restore(check, due) for check, due in armed]
 
     def status(self) -> StatusRecord:
         desired = self.control.desired

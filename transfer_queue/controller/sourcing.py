@@ -20,6 +20,7 @@ def put_prompts(topic: TopicState, request: PutPrompts, last: bool) -> OkPrompts
         topic.schema.check_prompt(prompt.gid, prompt.columns)
         if not 0 <= prompt.gid < MOST_GIDS or (prompt.rows is not None and not 1 <= prompt.rows <= MOST_ROWS):
             raise bad(f"prompt {prompt.gid} with rows={prompt.rows}: gids count from 0 to 2^47, rows from 1 to {MOST_ROWS}; nothing was stored")
+    topic.runtime.blocks.check(places_of(prompt.columns.values()) for prompt in request.prompts)
     new = queue.new(request.prompts)
     if len(new) > queue.bound:
         raise bad(

@@ -10,7 +10,8 @@ from transfer_queue.controller.group import STATES, Attempt, Group
 from transfer_queue.controller.paged import Paged
 from transfer_queue.controller.schema import Schema
 from transfer_queue.controller.shelf import Shelf
-from transfer_queue.controller.tables import NEVER, NONE, GroupTable, RowTable, spread
+from transfer_queue.controller.tables import NEVER, NONE, FrozenRows, FrozenTable, GroupTable, RowTable, spread
+from transfer_queue.messages import Record
 
 ROW_BITS = 16  # of a key: a group has at most MOST_ROWS rows
 MOST_GIDS = 1 << (63 - ROW_BITS)  # so that (gid, row) is one int64
@@ -34,6 +35,14 @@ def once(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     if not len(values) or (values == values[0]).all():
         return values[:1], np.array([len(values)] if len(values) else [], dtype=np.int64)
     return np.unique(values, return_counts=True)
+
+
+class FrozenStore(Record, frozen=True):
+    """What a snapshot keeps; attempts are the topic's."""
+
+    rows: FrozenRows
+    groups: FrozenTable
+    admitted: int
 
 
 class Store:
@@ -125,6 +134,21 @@ class Store:
     def states(self, slots: np.ndarray) -> list[str]:
         return [STATES[state] for state in self.groups.state[slots].tolist()]
 
+    def freeze(self) -> FrozenStore:
+        return FrozenStore(self.rows.freeze(), self.groups.freeze(), self._admitted)
+
+    def thaw(self, frozen: FrozenStore) -> None:
+        """Into a new store."""
+        self.rows.thaw(frozen.rows)
+        self.groups.thaw(frozen.groups)
+        self.stored = int(np.count_nonzero(self.rows.there))
+        self._admitted = frozen.admitted
+        slots = self.groups.slots()
+        if len(slots):
+            slots = slots[np.argsort(self.groups.order[slots])]
+            self._order.add(self.groups.order[slots], slots)
+            self._slots.set(self.groups.gid[slots], slots)
+
     # ------------------------------------------------------------ rows
 
     def rows_of(self, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -136,3 +160,8 @@ class Store:
             return slots, owners
         there = self.rows.there[slots]
         return slots[there], owners[there]
+
+    def remove_rows(self, rows: np.ndarray) -> None:
+        """They are not there any more; what their groups count of them is the caller's. Their slots stay their groups'."""
+        self.rows.there[rows] = False
+        self.stored -= len(rows)

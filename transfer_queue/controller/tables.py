@@ -9,10 +9,38 @@ from typing import Any
 
 import numpy as np
 
+from transfer_queue.messages import Record
+
 FIRST = 256  # slots of a new table
 STEP = 1 << 16  # most slots that are added at a time: growing costs what is added, for the system moves what is there without copying it
 NONE = -1  # no slot
 NEVER = np.iinfo(np.int64).max  # a version that is older than none
+
+
+class FrozenTable(Record, frozen=True):
+    """What a snapshot keeps. Freed slots too: which of them is used next is a part of the state."""
+
+    used: int
+    vacant: np.ndarray  # [free]
+    columns: dict[str, np.ndarray]  # [used, …]
+
+    def slots(self) -> np.ndarray:
+        """Those in use, ascending."""
+        used = np.ones(self.used, dtype=bool)
+        used[self.vacant] = False
+        return np.flatnonzero(used)
+
+
+class FrozenRows(Record, frozen=True):
+    """The same of runs of slots."""
+
+    used: int
+    vacant: dict[int, list[int]]  # by length of the run
+    columns: dict[str, np.ndarray]  # [used, …]
+
+    def slots(self) -> np.ndarray:
+        """Of the rows that are there, ascending."""
+        return np.flatnonzero(self.columns["there"])
 
 
 class Columns:
@@ -43,6 +71,16 @@ class Columns:
             if len(column) < self._capacity:
                 column.resize((self._capacity, *column.shape[1:]), refcheck=False)  # realloc: no view is alive, see above
         return begin
+
+    def _columns(self) -> dict[str, np.ndarray]:
+        """A copy of all that was ever given out. What stands in a slot that is free now is a part of the state: a copy of it is the same bits."""
+        return {name: getattr(self, name)[: self._used].copy() for name in self._names}
+
+    def _fill(self, used: int, columns: dict[str, np.ndarray]) -> None:
+        """A new one with such a copy."""
+        self._fresh(used)
+        for name, values in columns.items():
+            getattr(self, name)[:used] = values
 
 
 class Table(Columns):
@@ -85,6 +123,18 @@ class Table(Columns):
         return np.flatnonzero(used)
 
 
+    def freeze(self) -> FrozenTable:
+        columns = self._columns()
+        del columns["_vacant"]
+        return FrozenTable(self._used, self._vacant[: self._free].copy(), columns)
+
+    def thaw(self, frozen: FrozenTable) -> None:
+        """Into a new table."""
+        self._fill(frozen.used, frozen.columns)
+        self._free = len(frozen.vacant)
+        self._vacant[: self._free] = frozen.vacant
+
+
 class RowTable(Columns):
     """Finished trajectory rows of open groups. A group has a run of slots side by side, one for each row that is asked for, so that a row's place in
     the group is its place in the run. R: slots, K: consumers, C: columns that are not shared."""
@@ -119,6 +169,18 @@ class RowTable(Columns):
             self.there[spread(bases, rows)[0]] = False
         for base, wanted in zip(bases.tolist(), rows.tolist(), strict=True):
             self._vacant.setdefault(_run(wanted), []).append(base)
+
+    def slots(self) -> np.ndarray:
+        """Of all rows that are there, ascending. It looks at everything."""
+        return np.flatnonzero(self.there[: self._used])
+
+    def freeze(self) -> FrozenRows:
+        return FrozenRows(self._used, {length: list(bases) for length, bases in self._vacant.items()}, self._columns())
+
+    def thaw(self, frozen: FrozenRows) -> None:
+        """Into a new table."""
+        self._fill(frozen.used, frozen.columns)
+        self._vacant = {length: list(bases) for length, bases in frozen.vacant.items()}
 
 
 def _run(rows: int) -> int:

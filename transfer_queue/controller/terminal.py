@@ -7,6 +7,14 @@ import numpy as np
 from transfer_queue.controller.readiness import ReadySet
 from transfer_queue.controller.store import Store, keys_of
 from transfer_queue.controller.versions import VersionCount
+from transfer_queue.messages import Record
+
+
+class FrozenTerminal(Record, frozen=True):
+    """What a snapshot keeps: the batch, and what is outside of it, are told by the tables."""
+
+    epochs: list[int]
+    trained: int
 
 
 class Terminal:
@@ -84,6 +92,17 @@ class Terminal:
         """[n] bool: neither in the batch nor acknowledged."""
         table = self._store.groups
         return ~(table.leased[slots, self.number] | table.acked[slots, self.number])
+
+    def freeze(self) -> FrozenTerminal:
+        return FrozenTerminal(self.epochs, self.trained)
+
+    def thaw(self, frozen: FrozenTerminal) -> None:
+        """After the tables."""
+        table, slots = self._store.groups, self._store.all()
+        self.epochs, self.trained = frozen.epochs, frozen.trained
+        leased = slots[table.leased[slots, self.number]]
+        self.batch = dict(zip(table.gid[leased].tolist(), leased.tolist(), strict=True))
+        self.outside.add_all(table.version[slots[self._outside(slots)]])
 
     def commit(self, epoch: int) -> np.ndarray:
         """Acknowledge the batch; returns its groups (slots) in canonical order."""

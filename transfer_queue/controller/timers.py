@@ -6,31 +6,58 @@ A deadline that moves (a renewed lease, a heartbeat) is not searched for: when i
 from __future__ import annotations
 
 import heapq
-import itertools
 from collections.abc import Callable
+
+from transfer_queue.messages import Record
 
 Check = Callable[[], float | None]
 """Called when its time has come: acts and returns None, or returns the later time at which to ask again."""
 
 
-class Timer:
-    __slots__ = ("check",)
+class Due(Record, frozen=True, array_like=True):
+    """When a timer asks, as a snapshot keeps it."""
 
-    def __init__(self, check: Check) -> None:
+    when: float
+    order: int  # among those that are due together: a replay asks in the same order
+
+
+class Timer:
+    __slots__ = ("check", "due")
+
+    def __init__(self, check: Check, due: Due) -> None:
         self.check: Check | None = check
+        self.due = due
+
+    def freeze(self) -> Due | None:
+        """None: it will not ask any more."""
+        return None if self.check is None else self.due
 
 
 class Timers:
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Timer]] = []
-        self._order = itertools.count()
+        self.order = 0  # of the last one
         self._dead = 0
 
     def at(self, when: float, check: Check) -> Timer:
         """Ask `check` at `when` (seconds of the controller's clock)."""
-        timer = Timer(check)
-        heapq.heappush(self._heap, (when, next(self._order), timer))
+        return self.restore(check, self.due(when))
+
+    def restore(self, check: Check, due: Due) -> Timer:
+        """A timer of a snapshot, or a new one."""
+        timer = Timer(check, due)
+        heapq.heappush(self._heap, (due.when, due.order, timer))
         return timer
+
+    def due(self, when: float) -> Due:
+        """A deadline behind all others of that time."""
+        self.order += 1
+        return Due(when, self.order)
+
+    def thaw(self, order: int) -> None:
+        """As they were when `order` were made, without any: each comes back by `restore`."""
+        self._heap.clear()
+        self.order, self._dead = order, 0
 
     def cancel(self, timer: Timer) -> None:
         """Forget a timer. Its entry goes lazily; entries of forgotten timers never outnumber the others by more than 64."""
@@ -54,8 +81,8 @@ class Timers:
             again = check()
             if again is not None:
                 # a check that is not due yet may never be asked again at once: the loop below `now` would not end
-                timer.check = check
-                heapq.heappush(self._heap, (max(again, now + 1e-6), next(self._order), timer))
+                timer.check, timer.due = check, self.due(max(again, now + 1e-6))
+                heapq.heappush(self._heap, (timer.due.when, timer.due.order, timer))
 
     def next(self) -> float | None:
         """When the earliest check is due; None without any."""

@@ -7,12 +7,13 @@ trainer back to complete. A record exists while its group is open.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 
 from transfer_queue.controller.askers import Askers
-from transfer_queue.controller.group import Attempt, Group
+from transfer_queue.controller.group import SERVED, Attempt, Group
 from transfer_queue.controller.leases import Lease, Leases
 from transfer_queue.controller.ledger import RUN_END, Ledger
 from transfer_queue.controller.prompts import PromptQueue
@@ -23,6 +24,7 @@ from transfer_queue.controller.runtime import Runtime
 from transfer_queue.controller.schema import Place, Schema
 from transfer_queue.controller.store import Store, once
 from transfer_queue.controller.terminal import Terminal
+from transfer_queue.controller.timers import Check, Due, Timer
 from transfer_queue.controller.window import WindowRules
 from transfer_queue.messages import NOWHERE, TopicSpec, packed_places, unpacked
 
@@ -55,6 +57,7 @@ class TopicState:
         self.lost_attempts = 0  # groups that were handed out and came back undone
         self.expired = [0] * len(spec.consumers)  # leases that ran out
         self.over = False  # the target is trained
+        self.on_return: Callable[[np.ndarray], object] = lambda slots: None  # hears of groups that a trainer gave back
 
     @property
     def version(self) -> int:
@@ -83,19 +86,26 @@ class TopicState:
         return group
 
     def hand_out(self, group: Group, owner: str, loaded: int) -> None:
-        attempt = Attempt(owner, self.runtime.serial(), loaded, self.runtime.now() + self.lease_s)
+        deadline = self.runtime.now() + self.lease_s
+        self.hold(group, Attempt(owner, self.runtime.serial(), loaded, deadline), self.runtime.timers.due(deadline))
+
+    def hold(self, group: Group, attempt: Attempt, due: Due | None) -> None:
+        """Its holder is asked for progress at `due`; None: never."""
         self.groups.attempts[group.slot] = attempt
-        self.held[owner].add(group.gid)
+        self.held[attempt.holder].add(group.gid)
+        attempt.timer = self._timer(partial(self._ask_producer, group, attempt), due)
 
-        def check() -> float | None:
-            if self.runtime.now() < attempt.deadline:
-                return attempt.deadline
-            self.runtime.cancelled.append((owner, group.gid, attempt.fence))
-            self.groups.groups.lapses[group.slot] += 1
-            self.lose_producer(group, "lease_expired")
-            return None
+    def _timer(self, check: Check, due: Due | None) -> Timer | None:
+        return None if due is None else self.runtime.timers.restore(check, due)
 
-        attempt.timer = self.runtime.timers.at(attempt.deadline, check)
+    def _ask_producer(self, group: Group, attempt: Attempt) -> float | None:
+        """At the deadline of its lease."""
+        if self.runtime.now() < attempt.deadline:
+            return attempt.deadline
+        self.runtime.cancelled.append((attempt.holder, group.gid, attempt.fence))
+        self.groups.groups.lapses[group.slot] += 1
+        self.lose_producer(group, "lease_expired")
+        return None
 
     def renew(self, group: Group) -> None:
         if group.attempt is not None:
@@ -169,7 +179,7 @@ class TopicState:
             table.places[slots, self.schema.place_of[name]] = places
             found = slots if (there := places[:, 0] >= 0).all() else slots[there]
             for number in self.schema.readers[name]:
-                left = table.missing[found, number] - 1
+                left = np.maximum(table.missing[found, number] - 1, SERVED)  # who was served stays so when a column that was lost is written again
                 table.missing[found, number] = left
                 complete = found if not left.any() else found[left == 0]
                 if self.schema.consumers[number].unit == "row":
@@ -233,6 +243,21 @@ class TopicState:
             slots = slots[np.argsort(self.groups.groups.gid[slots])]
         return slots
 
+    def arm(self, lease: Lease) -> None:
+        """It ends by time, as all leases do but those of terminal consumers."""
+        lease.deadline = self.runtime.now() + self.lease_s
+        self.watch(lease, self.runtime.timers.due(lease.deadline))
+
+    def watch(self, lease: Lease, due: Due) -> None:
+        lease.timer = self._timer(partial(self._ask_consumer, lease), due)
+
+    def _ask_consumer(self, lease: Lease) -> float | None:
+        """At the deadline."""
+        if self.runtime.now() < lease.deadline:
+            return lease.deadline
+        self.lapse(lease)
+        return None
+
     def lapse(self, lease: Lease) -> None:
         """A lease that ran out: its rows are ready again. Its owner may only be slow, so what it still writes first is taken in."""
         self.runtime.emit(
@@ -272,6 +297,8 @@ class TopicState:
         terminal.put_back(slots)
         self.queues.rows[terminal.number] += int(table.rows[slots].sum())
         self.ledger.move_all(slots[~table.leased[slots].any(axis=1)], "complete", self.version, reason, lease.owner)
+        if self.runtime.blocks.lost:
+            self.on_return(slots)
 
     def wake_takers(self, number: int) -> None:
         self.runtime.wake("take", self.name, self.schema.consumers[number].name)
@@ -342,6 +369,11 @@ class TopicState:
         self.runtime.emit("topic", topic=self.name, reason="done", version=self.version, data={"trained": self.ledger.trained})
         for number in range(len(self.schema.consumers)):
             self.wake_takers(number)
+
+    def under_way(self) -> bool:
+        """Whether somebody has something that can be finished without more being handed out."""
+        whole = any(len(terminal.batch) == terminal.batch_size(self.prompts.target) for terminal in self.terminals.values() if terminal.batch)
+        return whole or bool(self.groups.attempts) or any(lease.count() for lease in self.leases if lease.consumer not in self.terminals)
 
     def forget_owner(self, owner: str, cause: str) -> None:
         """A member ended: its attempts are reissued, its leases end."""

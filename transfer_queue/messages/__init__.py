@@ -13,7 +13,22 @@ from __future__ import annotations
 
 from transfer_queue.messages.base import PROTOCOL, Cancel, ErrorReply, Kind, OkEmpty, Policy, Record, Reply, Request, RunState, Sampler, State, Unit
 from transfer_queue.messages.consuming import Commit, OkCommitted, OkTaken, OkWritten, Published, Release, Take, WriteBack
-from transfer_queue.messages.members import Directive, Failed, Leave, MemberDead, OkDirective, OkRegistered, Register, Report, ShardInfo, Stop, Watch
+from transfer_queue.messages.members import (
+    Directive,
+    Drain,
+    Failed,
+    Leave,
+    MemberDead,
+    OkDirective,
+    OkRegistered,
+    OkRoster,
+    Register,
+    Report,
+    Roster,
+    ShardInfo,
+    Stop,
+    Watch,
+)
 from transfer_queue.messages.places import ModelVersion, Slice
 from transfer_queue.messages.producing import (
     ClosePrompts,
@@ -35,12 +50,14 @@ from transfer_queue.messages.producing import (
     PutRows,
 )
 from transfer_queue.messages.rows import NOWHERE, PutBatch, RowPut, RowRef, Rows, packed, packed_places, places, slices_of, unpacked, wrong_lengths
+from transfer_queue.messages.saving import PIECE_BYTES, EndSave, Load, LoadPart, OkImage, OkSave, ReadImage, Save
 from transfer_queue.messages.schema import Column, Consumer, TopicSpec, Window
 from transfer_queue.messages.stall import AdmissionWait, Blame, GroupWait, LeaseWait, MemberWait, StageWait, StallReport, TopicWait
 from transfer_queue.messages.status import ConsumerStatus, Event, OkStatus, Status, StatusRecord, TopicStatus, TrafficStatus
 
 AnyRequest = (
     Register
+    | Roster
     | Watch
     | Failed
     | Leave
@@ -60,6 +77,12 @@ AnyRequest = (
     | Published
     | Report
     | Cancel
+    | Drain
+    | Save
+    | ReadImage
+    | EndSave
+    | LoadPart
+    | Load
     | Stop
     | Status
 )
@@ -67,6 +90,7 @@ AnyReply = (
     OkEmpty
     | ErrorReply
     | OkRegistered
+    | OkRoster
     | OkDirective
     | OkPrompts
     | OkDemand
@@ -77,11 +101,14 @@ AnyReply = (
     | OkTaken
     | OkWritten
     | OkCommitted
+    | OkSave
+    | OkImage
     | OkStatus
 )
 
 __all__ = [
     "NOWHERE",
+    "PIECE_BYTES",
     "PROTOCOL",
     "AdmissionWait",
     "AnyReply",
@@ -95,7 +122,9 @@ __all__ = [
     "ConsumerStatus",
     "Demand",
     "Directive",
+    "Drain",
     "DropGroups",
+    "EndSave",
     "ErrorReply",
     "Event",
     "Failed",
@@ -104,6 +133,8 @@ __all__ = [
     "Kind",
     "LeaseWait",
     "Leave",
+    "Load",
+    "LoadPart",
     "MemberDead",
     "MemberWait",
     "ModelVersion",
@@ -111,11 +142,14 @@ __all__ = [
     "OkDemand",
     "OkDirective",
     "OkEmpty",
+    "OkImage",
     "OkProgress",
     "OkPrompts",
     "OkPulled",
     "OkPut",
     "OkRegistered",
+    "OkRoster",
+    "OkSave",
     "OkStatus",
     "OkStored",
     "OkTaken",
@@ -130,17 +164,20 @@ __all__ = [
     "PutBatch",
     "PutPrompts",
     "PutRows",
+    "ReadImage",
     "Record",
     "Register",
     "Release",
     "Reply",
     "Report",
     "Request",
+    "Roster",
     "RowPut",
     "RowRef",
     "Rows",
     "RunState",
     "Sampler",
+    "Save",
     "ShardInfo",
     "Slice",
     "StageWait",

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-PROTOCOL = 2
+PROTOCOL = 3
 Unit = Literal["row", "group"]
 State = Literal["admitted", "generating", "complete", "leased", "trained", "dropped"]
 Policy = Literal["wait", "drop"]
@@ -20,9 +20,10 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Request(msgspec.Struct, tag=True, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Base: `id` is unique within the client's connection."""
+    """Base: `id` is unique within the client's connection; within its incarnation, of a member that repeats requests (see `controller.repeats`)."""
 
     id: int = 0
+    back: int = 0  # the oldest request of this connection whose reply has not come is `id - back`; of use where requests are repeated
 
 
 class Cancel(Request, frozen=True):

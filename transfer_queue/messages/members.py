@@ -24,6 +24,7 @@ class ShardInfo(Record, frozen=True):
     index: int
     endpoint: str
     server_key: str = ""  # CURVE public key (Z85), "" without CURVE
+    life: int = 0  # its incarnation: blocks of another one of this index are not here
 
 
 class OkRegistered(Reply, frozen=True):
@@ -31,6 +32,22 @@ class OkRegistered(Reply, frozen=True):
     incarnation: int
     config: bytes  # the resolved configuration of the run, opaque to the queue
     topics: list[TopicSpec]
+    shards: list[ShardInfo]
+    roster: int = -1  # the number of `shards`
+    comeback_s: float = 0.0  # how long a member waits for a controller that is gone; 0: it does not come back
+
+
+class Roster(Request, frozen=True):
+    """Which shards there are: replied when they are others than at the number `known`, or after `wait_s`."""
+
+    member: str
+    incarnation: int
+    known: int = -1
+    wait_s: float = 0.0
+
+
+class OkRoster(Reply, frozen=True):
+    number: int  # grows with every shard that joins or ends
     shards: list[ShardInfo]
 
 
@@ -98,6 +115,12 @@ class Report(Request, frozen=True):
     incarnation: int
     kind: str
     data: dict[str, float | int | str]
+
+
+class Drain(Request, frozen=True):
+    """Hand nothing new out: every directive becomes `drain`, and who has work finishes it. `Stop` may follow; nothing undoes it."""
+
+    reason: str
 
 
 class Stop(Request, frozen=True):

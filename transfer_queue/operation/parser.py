@@ -28,6 +28,7 @@ def make_parser() -> argparse.ArgumentParser:
     _shard(commands)
     _status(commands)
     _metrics(commands)
+    _save_and_load(commands)
     _keys(commands)
     return parser
 
@@ -50,6 +51,8 @@ def _controller(commands: Commands) -> None:
     _bind(controller, "it")
     _key(controller, "server.key: needed as soon as it listens beyond loopback")
     _drain(controller)
+    back = "keep what it needs to come back in this folder: whoever starts the same command again after a kill has the same controller again"
+    controller.add_argument("--journal", type=Path, metavar="DIR", help=back)
     _attached(controller)
 
 
@@ -80,6 +83,17 @@ def _metrics(commands: Commands) -> None:
     _url(metrics)
     _key(metrics, "client.key, where the queue has keys")
     metrics.add_argument("bind", nargs="?", default="0", metavar="[HOST:]PORT", help="where; without HOST on loopback; 0: any free port (default)")
+
+
+def _save_and_load(commands: Commands) -> None:
+    save = commands.add_parser("save", help="write the whole queue into a new folder, as it is at one moment, while it works")
+    load = commands.add_parser("load", help="load a saved queue into one that is empty, with any number of shards")
+    for command in (save, load):
+        command.add_argument("dir", type=Path, metavar="DIR", help="the saved queue")
+        _url(command)
+        _key(command, "client.key, where the queue has keys")
+        deadline = "deadline of one answer in seconds (default 5)"
+        command.add_argument("--timeout-s", type=_within(float, 0.001, HOUR_S), default=5.0, metavar="S", help=deadline)
 
 
 def _keys(commands: Commands) -> None:

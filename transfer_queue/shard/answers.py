@@ -9,6 +9,7 @@ import msgspec
 
 from transfer_queue.shard import messages as m
 from transfer_queue.shard.loans import Loans
+from transfer_queue.shard.messages import FREED, SWEPT
 from transfer_queue.shard.readers import Readers
 from transfer_queue.shard.refused import Refused
 from transfer_queue.shard.store import Store
@@ -20,6 +21,8 @@ Reply = tuple[m.ShardReply, Sequence[Any]]  # the header, and a buffer for each 
 class Answers:
     def __init__(self, store: Store) -> None:
         self.store, self.readers, self.loans = store, Readers(store), Loans(store)
+        self.draining = False  # nothing new is taken in
+        self.told = {FREED: 0.0, SWEPT: 0.0}  # how far the controller's messages have come, as our heartbeat says
 
     def answer(self, sender: bytes, request: m.ShardRequest, frames: list[Frame]) -> Reply | None:
         """Carry `request` of the connection `sender` out. Raises Refused, and nothing has changed then."""
@@ -54,6 +57,8 @@ class Answers:
         self.store.close()
 
     def _take_in(self, sender: bytes, request: m.Write | m.Fill | m.Reserve, frames: list[Frame]) -> m.ShardReply:
+        if self.draining and not isinstance(request, m.Fill):
+            raise Refused("draining", "this shard takes nothing new in: it ends when what it has is freed; write to another one")
         match request:
             case m.Write():
                 return m.Written(first=self.store.write(request.owner, frames, request.cuts).first)
@@ -85,13 +90,18 @@ class Answers:
         match request:
             case m.Free():
                 self.store.free(request.blocks)
+                self._heard(FREED, request.upto)
             case m.Sweep():
                 self.store.sweep(request.owner, request.keep, self.readers.quarantine)
                 self.readers.swept(request.owner)
+                self._heard(SWEPT, request.upto)
             case m.Release():
                 self.readers.release(sender, request.holds)
             case _:
                 raise Refused("malformed", f"{type(request).__name__} is no request of a shard")
+
+    def _heard(self, what: str, upto: int) -> None:
+        self.told[what] = max(self.told[what], float(upto))
 
     def _status(self) -> m.ShardStatusReply:
         store = self.store

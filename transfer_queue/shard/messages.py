@@ -14,6 +14,8 @@ FILL_BYTES = 4 << 20  # most bytes of one Fill: the shard copies one chunk while
 INLINE_BYTES = 256 << 10  # up to so many bytes a Write costs less than a Reserve and a copy
 MOST_FRAME_BYTES = 16 << 20  # a frame that claims more ends its connection before it is allocated
 MOST_BLOCKS = 1 << 20  # pieces (groups × columns) of one write
+LIFE_BITS = 40  # numbers of blocks begin at the shard's incarnation << LIFE_BITS: those of another life of it are never mistaken for them
+FREED, SWEPT = "freed", "swept"  # in the heartbeat of a shard: the `upto` of the last Free and Sweep that came from the controller
 
 
 class Ranges(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -88,6 +90,7 @@ class Free(ShardRequest, frozen=True):
     """Blocks go; unknown ones are ignored, so that a repeat does no harm. No reply."""
 
     blocks: list[int]
+    upto: int = 0  # of the controller: how many blocks it told this shard to free, these included; the shard says what it has seen by its heartbeat
 
 
 class Sweep(ShardRequest, frozen=True):
@@ -95,6 +98,7 @@ class Sweep(ShardRequest, frozen=True):
 
     owner: str
     keep: list[int]
+    upto: int = 0  # how many ended owners this shard was told of, this one included; as of `Free`
 
 
 class ShardStatus(ShardRequest, frozen=True):
@@ -153,7 +157,7 @@ class ShardStatusReply(ShardReply, frozen=True):
 
 
 class ShardError(ShardReply, frozen=True):
-    code: str  # "malformed" | "bad_request" | "capacity" | "stale_owner" | "too_many" | "internal"
+    code: str  # "malformed" | "bad_request" | "capacity" | "draining" | "stale_owner" | "too_many" | "internal"
     message: str
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import signal
 import time
 from collections.abc import Callable
 
@@ -25,6 +26,7 @@ log = logging.getLogger(__name__)
 SILENCE_S = 60.0  # a controller that answers no heartbeat for so long hangs
 LEAVE_S = 2.0  # the controller answers at once, or it is gone
 BURST = 64  # messages answered between two looks at the controller
+DRAINED = "drained"  # why a shard ended that was asked to
 COOL_BYTES = 32 << 20  # given back to the system between two bursts: some milliseconds
 
 
@@ -37,11 +39,13 @@ def serve(
     capacity_bytes: int = 1 << 32,
     keep_bytes: int = KEEP_BYTES,
     ready: Callable[[str], None] | None = None,
+    drain_s: float | None = None,
 ) -> str:
     """Serve until the run ends; returns the reason. `name` ends in the shard's index ("shard-0"); `ready` gets the endpoint once it is registered.
 
     `capacity_bytes`: most bytes that are stored. `keep_bytes`: free memory above it goes back to the system; what stays is warm, and new bytes are
-    copied there ten times as fast.
+    copied there ten times as fast. `drain_s`: on SIGTERM (main thread only) nothing new is taken in, and the shard leaves when its last bytes are
+    freed, or after so long: what it still has is lost then. None leaves the signal alone.
 
     Raises QueueTimeout, QueueRefused when the controller cannot be joined, ValueError or OSError when `bind` is refused.
     """
@@ -53,9 +57,13 @@ def serve(
         _check_reachable(endpoint)
         served = {"shard": endpoint, "server_key": server_key}
         with QueueClient.connect(controller_url, name=name, role="shard", security=keys, endpoints=served) as client:
+            answers.store.begin(client.incarnation)
+            server = ShardServer(socket, client, answers)
+            if drain_s is not None:
+                signal.signal(signal.SIGTERM, lambda *_: server.drain(drain_s))
             if ready is not None:
                 ready(endpoint)
-            return ShardServer(socket, client, answers).run()
+            return server.run()
     finally:
         socket.close()
         answers.close()
@@ -78,20 +86,33 @@ def _check_reachable(endpoint: str) -> None:
 class ShardServer:
     def __init__(self, socket: zmq.Socket[bytes], client: QueueClient, answers: Answers) -> None:
         self.socket, self.client, self.answers = socket, client, answers
+        self._drained_by: float | None = None
+
+    def drain(self, within_s: float) -> None:
+        """Take nothing new in, and end when nothing is left, or after `within_s`. For a signal's handler."""
+        if self._drained_by is None:
+            self._drained_by = time.monotonic() + within_s
+            self.answers.draining = True
+
+    def _is_drained(self) -> bool:
+        return self._drained_by is not None and (not self.answers.store.blocks or time.monotonic() >= self._drained_by)
 
     def run(self) -> str:
         """Answer until the directive says stop and only shards are left, or the controller is gone.
 
         Raises QueueError when the controller holds us for dead, QueueTimeout when it hangs: losing the bytes of a run must not look like a clean end.
         """
-        watch = self.client.watch()
+        watch = self.client.watch(busy=self.answers.told)
         heard_at = time.monotonic()
         waiting = 0
         while True:
             if self.socket in self.client.poll(0.0 if waiting else 1.0, self.socket, *self.answers.readers.watched()):
                 self._burst()
             waiting = self.answers.collect(COOL_BYTES)
-            if not watch.done() and time.monotonic() < heard_at + SILENCE_S:
+            if self._is_drained():
+                self._leave()
+                return DRAINED
+            if not watch.done() and time.monotonic() < heard_at + SILENCE_S + self.client.registration.comeback_s:
                 continue
             heard_at = time.monotonic()
             try:
@@ -101,7 +122,7 @@ class ShardServer:
             if directive.state == "stop" and self._alone(directive):
                 self._leave()
                 return directive.reason
-            watch = self.client.watch(seen=directive.revision)
+            watch = self.client.watch(seen=directive.revision, busy=self.answers.told)
 
     def _leave(self) -> None:
         with contextlib.suppress(QueueGone, QueueTimeout, QueueError):

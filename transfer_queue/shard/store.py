@@ -10,7 +10,7 @@ import numpy as np
 from shared_arena import sparse
 from transfer_queue.shard.checks import check_cuts, check_frames, check_ranges, marks_of, split_owner
 from transfer_queue.shard.extent import PAGE, Extent, Writer
-from transfer_queue.shard.messages import Ranges
+from transfer_queue.shard.messages import LIFE_BITS, Ranges
 from transfer_queue.shard.refused import Refused
 from transfer_queue.shard.space import Space
 from transfer_queue.wire import Frame
@@ -41,6 +41,10 @@ class Store:
         self._holds: dict[int, int] = {}  # block → holds on it
         self._ended: dict[str, int] = {}  # name → newest incarnation that was swept
         self._next = 0  # numbers are never used twice: a stale slice must not find somebody else's bytes
+
+    def begin(self, life: int) -> None:
+        """Before the first write: the shard is in its `life`-th life, and no block of another one has a number of this one."""
+        self._next = life << LIFE_BITS
 
     # ------------------------------------------------------------ in
 

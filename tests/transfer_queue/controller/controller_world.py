@@ -41,6 +41,8 @@ class Settings:
 
 
 class World:
+    refusals: tuple[str, ...] = ("stale_incarnation",)  # codes of errors that an actor may meet
+
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.rng = random.Random(settings.seed)
@@ -67,13 +69,21 @@ class World:
             budget_bytes=settings.budget_groups,
         )
         duties = [] if settings.evaluate_every is None else [Duty(name="evaluate", role="rollout", model="policy", every=settings.evaluate_every)]
-        self.core = Core(CoreConfig(topics=[topic], duties=duties, lease_s=5.0, heartbeat_s=10.0, stall_s=120.0), self.log, self.clock)
+        self.config = CoreConfig(topics=[topic], duties=duties, lease_s=5.0, heartbeat_s=10.0, stall_s=120.0)
+        self.core = self.start(self.config)
         self._callbacks: dict[tuple[bytes, int], Actor] = {}
         names = [f"rollout-{i}" for i in range(settings.rollouts)]
         stages = ["reward-0", "forward-0", "forward-1", "advantage-0"]
         makers: list[tuple[Callable[[World, str], Actor], str]] = [(Publisher, "publisher"), (Source, "source"), (Trainer, "trainer")]
         makers += [(Rollout, name) for name in names] + [(Stage, name) for name in stages]
-        self.actors = [make(self, name) for make, name in makers]
+        self.actors = [make(self, name) for make, name in [*self.servers(), *makers]]
+
+    def servers(self) -> list[tuple[Callable[[World, str], Actor], str]]:
+        """Who is there before all others."""
+        return []
+
+    def start(self, config: CoreConfig) -> Core:
+        return Core(config, self.log, self.clock)
 
     def serial(self) -> int:
         self._serial += 1
@@ -100,7 +110,7 @@ class World:
         outbox, self.core.outbox = self.core.outbox, []
         self.check()
         for connection, reply in outbox:
-            assert not (isinstance(reply, m.ErrorReply) and reply.code not in ("stale_incarnation",)), reply
+            assert not (isinstance(reply, m.ErrorReply) and reply.code not in self.refusals), reply
             actor = self._callbacks.pop((connection, reply.id), None)
             if (connection, reply.id) == own and actor is None:
                 found = reply

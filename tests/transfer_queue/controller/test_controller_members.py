@@ -104,7 +104,7 @@ def test_a_leaving_member_gives_everything_back() -> None:
     assert not [member for member in desk.core.members if member.name == "rollout-0"]
 
 
-def test_the_loss_of_a_shard_stops_the_run_and_its_roster_is_told_to_who_joins() -> None:
+def test_the_roster_of_shards_is_told_to_who_joins_and_the_loss_of_one_that_cannot_be_started_again_stops_the_run() -> None:
     desk = Desk(plain())
     shard = desk.join("shard-1", "shard", shard="tcp://127.0.0.1:1", server_key="k" * 40)
     desk.join("shard-0", "shard", shard="tcp://127.0.0.1:2")
@@ -116,7 +116,7 @@ def test_the_loss_of_a_shard_stops_the_run_and_its_roster_is_told_to_who_joins()
     assert directive.endpoints == {"publisher:policy": "tcp://127.0.0.1:3"}
     assert directive.alive == ["shard-1#0", "shard-0#0", "publisher#0", "rollout-0#0"]
     assert directive.members == 4
-    desk.ask(b"x", m.MemberDead(member="shard-1", incarnation=-1, cause="signal 9"), m.OkEmpty)
+    desk.ask(b"x", m.MemberDead(member="shard-1", incarnation=-1, cause="signal 9", fatal=True), m.OkEmpty)
     assert "shard-1 died" in desk.core.status().reason
 
 

@@ -100,14 +100,16 @@ def test_a_message_nested_deeper_than_any_decoder_follows_is_malformed_and_ends_
     assert isinstance(ask(socket, m.Status(id=1)), m.OkStatus)
 
 
-def test_a_shard_that_cannot_be_connected_to_ends_the_run_by_name_and_not_the_loop(running: Running) -> None:
+def test_a_shard_that_cannot_be_connected_to_is_dead_and_the_loop_lives_on(running: Running) -> None:
     running.join("shard-0", "shard", shard="ipc://" + "x" * 200)  # longer than a socket path may be
     source, who = running.join("source-0", "source")
     put = m.PromptPut(gid=0, columns={"nothing": m.Slice(0, 1, 0, 1)})  # refused: its block is to be freed
     assert isinstance(ask(source, m.PutPrompts(id=2, topic="t", prompts=[put], cursor=1, **who)), m.ErrorReply)
     reply = ask(running.connect(), m.Status(id=1))
     assert isinstance(reply, m.OkStatus)
-    assert reply.status.reason.startswith("shard-0 died")
+    assert "shard-0#0" not in reply.status.members
+    (died,) = [event for event in running.log.of("member") if event.reason == "died"]
+    assert died.member == "shard-0#0"
 
 
 def test_who_attaches_is_given_the_state_machine_once(running: Running) -> None:
@@ -155,7 +157,7 @@ def test_shards_are_told_what_to_free_and_whom_to_sweep(running: Running) -> Non
     for _ in range(2):
         assert shard.poll(DEADLINE_MS)
         told.append(msgspec.msgpack.decode(shard.recv_multipart()[1], type=AnyShardRequest))
-    assert told == [Free(blocks=[6]), Sweep(owner="source#0", keep=[5])]
+    assert told == [Free(blocks=[6], upto=1), Sweep(owner="source#0", keep=[5], upto=1)]
 
 
 def test_the_loop_ends_when_the_run_is_stopped_and_its_members_left_or_the_grace_is_over() -> None:

@@ -13,6 +13,7 @@ SHARD = ["shard", "--controller", "tcp://127.0.0.1:1"]
 STATUS = ["status", "--controller", "tcp://127.0.0.1:1"]
 NEEDED = {"serve": SERVE, "controller": ["controller", "queue.toml"], "shard": [*SHARD, "--index", "0"], "status": STATUS}
 NEEDED |= {"metrics": ["metrics", *STATUS[1:]], "keys": ["keys", "here"]}
+NEEDED |= {name: [name, "here", *STATUS[1:]] for name in ("save", "load")}
 
 
 def test_every_command_is_there_with_what_it_needs_and_no_more() -> None:

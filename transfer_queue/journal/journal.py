@@ -1,0 +1,122 @@
+"""The journal of a running controller: inputs in, pages out, and a snapshot when the log has become long."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from transfer_queue.controller.core import Core
+from transfer_queue.controller.runtime import Observer
+from transfer_queue.controller.server import LoopClock
+from transfer_queue.journal import records
+from transfer_queue.journal.logs import Head, Log
+from transfer_queue.journal.observing import kept
+from transfer_queue.journal.pages import page
+from transfer_queue.journal.records import Kind
+from transfer_queue.journal.settings import JournalSettings
+from transfer_queue.journal.snapshot import Writing
+from transfer_queue.journal.syncing import Syncer
+from transfer_queue.messages import OkCommitted, ReadImage, Reply, Request, Status, Watch
+from transfer_queue.wire import encode
+
+CHANGE_NOTHING = frozenset({Status, ReadImage})
+SMALL = 640  # bytes more than it has that an input counts for: a small one costs as much time to be replayed
+WAIT_S = 60.0  # for the last snapshot, at the end
+
+
+class Journal:
+    """`controller.inputs.Inputs`. Raises JournalError, out of any call, when it cannot be written."""
+
+    def __init__(self, settings: JournalSettings, core: Core, clock: LoopClock, observer: Observer, log: Log, head: Head) -> None:
+        """`log` is whole; `head` is its head, but for the start, which is this process's. `core`, `clock` and `observer` are the server's."""
+        self._settings = settings
+        self._core, self._clock, self._observer = core, clock, observer
+        self._log, self._head = log, head
+        self.in_groups = settings.sync == "always"
+        self.life = head.start.life.to_bytes(4, "big")
+        self._pieces: list[bytes] = []  # heads and payloads of inputs that are not written yet
+        self._weight = log.nbytes
+        self._last_bytes = 0  # of the last snapshot
+        self._writing: Writing | None = None
+        self._syncer = None if self.in_groups else Syncer(log)
+
+    # ------------------------------------------------------------ inputs
+
+    def request(self, connection: bytes, frame: bytes, request: Request) -> None:
+        kind = type(request)
+        if kind in CHANGE_NOTHING:
+            return
+        if kind is Watch and request.trace:  # type: ignore[attr-defined]
+            frame = encode(msgspec.structs.replace(request, trace=b""))  # the observer's, and no part of the state
+        self._note(Kind.REQUEST, connection, frame)
+
+    def tick(self) -> None:
+        self._note(Kind.TICK)
+
+    def frozen(self, seconds: float) -> None:
+        self._note(Kind.FROZEN, payload=records.seconds(seconds))
+
+    def undelivered(self, connection: bytes, reply: Reply) -> None:
+        self._note(Kind.UNDELIVERED, connection, encode(reply))
+
+    def unreachable(self, shard: str, cause: str) -> None:
+        self._note(Kind.UNREACHABLE, shard.encode(), cause.encode())
+
+    def restarted(self) -> None:
+        """The controller is back: the first input of this start."""
+        self._note(Kind.RESTARTED, payload=msgspec.msgpack.encode(self._head.start))
+
+    def _note(self, kind: Kind, connection: bytes = b"", payload: bytes = b"") -> None:
+        self._pieces += (records.head(kind, self._clock.now, connection, len(payload)), payload)
+
+    # ------------------------------------------------------------ on the disk
+
+    def keep(self, replies: list[tuple[bytes, Reply]]) -> None:
+        if self._pieces:
+            self._write()
+        if self.in_groups:
+            self._log.sync()
+            return
+        for _, reply in replies:
+            if type(reply) is OkCommitted:
+                self._log.sync()
+
+    def _write(self) -> None:
+        body = b"".join(self._pieces)
+        self._weight += len(body) + SMALL * (len(self._pieces) // 2)
+        self._pieces.clear()
+        self._log.write([page(body, (self._core.serials, self._core.emitted)), body])
+        if self._syncer is not None:
+            self._syncer.written()
+
+    def rest(self) -> None:
+        self.keep([])
+        if self._writing is not None and not self._writing.done():
+            return
+        self._writing = None
+        if self._weight > max(self._settings.snapshot_bytes, 2 * self._last_bytes) and self._core.settled:
+            self.snapshot()
+
+    def snapshot(self) -> None:
+        """Begin the next log where the state is now, and write that."""
+        folder = Path(self._settings.folder)
+        kept(self._observer)  # what it has seen by now cannot be told again
+        self._log.sync()
+        self._head = msgspec.structs.replace(self._head, number=self._head.number + 1, now=self._clock.now)
+        log = Log.create(folder, self._head)
+        self._writing = Writing(folder, self._head, self._core.freeze())
+        if self._syncer is not None:
+            self._syncer.turn_to(log)
+        self._log.close()
+        self._log, self._weight, self._last_bytes = log, 0, self._writing.nbytes
+
+    def close(self) -> None:
+        """After the last input. What was noted is on the disk."""
+        self.keep([])
+        self._log.sync()
+        if self._writing is not None:
+            self._writing.wait(WAIT_S)
+        if self._syncer is not None:
+            self._syncer.close()
+        self._log.close()

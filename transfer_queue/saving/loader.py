@@ -1,0 +1,51 @@
+"""Load a saved queue into an empty one: bytes to its shards, however many, then the state with their new places, in one step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from transfer_queue import messages as m
+from transfer_queue.client import QueueClient
+from transfer_queue.columns import Jagged
+from transfer_queue.controller.image import Image, decoded
+from transfer_queue.frozen import to_bytes
+from transfer_queue.saving.folder import Damaged, read_bytes, read_state
+from transfer_queue.saving.member import joined
+from transfer_queue.saving.places import Named, chunks
+from transfer_queue.security import Security
+
+COLUMN = "image"  # what pieces of any column are called on their way
+
+
+def load(url: str, folder: Path, security: Security | None = None, timeout_s: float = 30.0) -> None:
+    """All or nothing. Raises Damaged or FileNotFoundError (folder), QueueError (a queue that is not empty, has other topics, or no room),
+    QueueTimeout, QueueGone."""
+    named = Named(decoded(read_state(folder)))
+    with joined(url, "loader", security, timeout_s) as client:
+        _hand_over(client, named.renamed(_write(client, folder, named)))
+
+
+def _write(client: QueueClient, folder: Path, named: Named) -> np.ndarray:
+    """Returns where the bytes of `named.places` lie now, [n, 4]."""
+    found, kept = [np.zeros((0, 4), dtype=np.int64)], read_bytes(folder)
+    for chunk in chunks(named.places):
+        body = next(kept, None)
+        sizes = chunk[:, 3] - chunk[:, 2]
+        if body is None or len(body) != int(sizes.sum()):
+            raise Damaged(f"{folder}: `bytes` and `state` are not of one save: nothing was loaded")
+        offsets = np.concatenate([[0], np.cumsum(sizes)])
+        blocks = np.cumsum(np.diff(chunk[:, 1], prepend=chunk[0, 1]) != 0)  # rows of a group stay together, and go together
+        found.append(client.write_places(blocks, {COLUMN: Jagged(np.frombuffer(body, dtype=np.uint8), offsets)})[COLUMN])
+    if next(kept, None) is not None:
+        raise Damaged(f"{folder}: `bytes` has more than `state` names: nothing was loaded")
+    return np.concatenate(found)
+
+
+def _hand_over(client: QueueClient, image: Image) -> None:
+    data = to_bytes(image)
+    for start in range(0, len(data), m.PIECE_BYTES):
+        part = m.LoadPart(member="", incarnation=0, start=start, data=data[start : start + m.PIECE_BYTES])
+        client.call(part, client.timeout_s)
+    client.call(m.Load(member="", incarnation=0, nbytes=len(data)), client.timeout_s)
