@@ -12,7 +12,8 @@ import xxhash
 
 from transfer_queue.journal.errors import JournalError
 
-_HEAD = struct.Struct("<QQQQ")  # bytes of the body, xxh3-64 of the rest of the page, two counts of the state machine when it was written
+_BODY = struct.Struct("<QQQQ")  # bytes of the body, xxh3-64 of the rest of the page, two counts of the state machine when it was written
+_HEAD = struct.Struct("<QQQQQ")  # the same, and xxh3-64 of it: a length that was damaged is no page that was cut
 _SUM = struct.Struct("<QQ")
 MAGIC = b"TQpages1"
 
@@ -27,7 +28,8 @@ def page(body: bytes | memoryview, counts: tuple[int, int] = (0, 0)) -> bytes:
     """The head of a page; its body follows."""
     total = xxhash.xxh3_64(_SUM.pack(*counts))
     total.update(body)
-    return _HEAD.pack(len(body), total.intdigest(), *counts)
+    head = _BODY.pack(len(body), total.intdigest(), *counts)
+    return head + xxhash.xxh3_64_digest(head)[::-1]
 
 
 def pages(file: memoryview) -> Iterator[Page]:
@@ -36,7 +38,9 @@ def pages(file: memoryview) -> Iterator[Page]:
     if file[:at] != MAGIC:
         return
     while at + _HEAD.size <= len(file):
-        nbytes, total, *counts = _HEAD.unpack_from(file, at)
+        if not _is_head(file[at:]):
+            return
+        nbytes, total, *counts = _BODY.unpack_from(file, at)
         begin = at + _HEAD.size
         body = file[begin : begin + nbytes]
         found = xxhash.xxh3_64(_SUM.pack(*counts))
@@ -49,7 +53,19 @@ def pages(file: memoryview) -> Iterator[Page]:
 
 def is_torn(rest: memoryview) -> bool:
     """Whether what lies behind the last whole page is the beginning of one, as a process leaves it that ended while it wrote."""
-    return len(rest) < _HEAD.size or len(rest) - _HEAD.size < _HEAD.unpack_from(rest)[0]
+    return len(rest) < _HEAD.size or (_is_head(rest) and len(rest) - _HEAD.size < _BODY.unpack_from(rest)[0])
+
+
+def _is_head(rest: memoryview) -> bool:
+    """Whether it begins with a head that is as it was written."""
+    *_, total = _HEAD.unpack_from(rest)
+    return bool(total == xxhash.xxh3_64_intdigest(rest[: _BODY.size]))
+
+
+def is_begun(file: memoryview) -> bool:
+    """Whether a file without a whole first page is the beginning of one (or zeros, where the machine ended): nothing else was ever written to it."""
+    at = len(MAGIC)
+    return not any(file) or (bytes(file[:at]) == MAGIC[: len(file)] and is_torn(file[at:]))
 
 
 def write(descriptor: int, pieces: Sequence[bytes | memoryview]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 import time
 from pathlib import Path
 from typing import NamedTuple
@@ -17,7 +18,7 @@ from transfer_queue.journal.errors import JournalError
 from transfer_queue.journal.journal import Journal
 from transfer_queue.journal.logs import FORMAT, Head, Log, boot, check_head, encoded, head_of, lock, numbers, path_of, sources
 from transfer_queue.journal.observing import Resumed
-from transfer_queue.journal.pages import is_torn
+from transfer_queue.journal.pages import is_begun, is_torn
 from transfer_queue.journal.records import Start
 from transfer_queue.journal.replay import Replay
 from transfer_queue.journal.settings import JournalSettings
@@ -55,10 +56,14 @@ def open_journal(settings: JournalSettings, config: CoreConfig, observer: Observ
     folder = Path(settings.folder)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     holder = lock(folder)
-    for unfinished in folder.glob("*.unfinished"):
-        unfinished.unlink()
-    past = restore(folder, config, observer)
-    return _new(settings, config, observer, holder) if past is None else _go_on(settings, observer, past, holder)
+    try:
+        for unfinished in folder.glob("*.unfinished"):
+            unfinished.unlink()
+        past = restore(folder, config, observer)
+        return _new(settings, config, observer, holder) if past is None else _go_on(settings, observer, past, holder)
+    except BaseException:  # whatever it is: the folder is nobody's
+        os.close(holder)
+        raise
 
 
 def restore(folder: Path, config: CoreConfig, observer: Observer) -> Past | None:
@@ -131,8 +136,8 @@ def _logs(folder: Path) -> list[_Log]:
         head = head_of(path, file)
         if head is not None:
             found.append(_Log(path, file, head))
-        elif number != present[-1]:
-            raise JournalError(f"{path} is damaged at its beginning, and later logs follow on it: put the file back as it was")
+        elif number != present[-1] or not is_begun(file):
+            raise JournalError(f"{path} is damaged at its beginning, and more follows on it: put the file back as it was")
     return found
 
 

@@ -22,6 +22,7 @@ from transfer_queue.controller.core import Core, CoreConfig
 from transfer_queue.controller.moves import Moves
 from transfer_queue.journal.errors import JournalError
 from transfer_queue.journal.logs import numbers, path_of
+from transfer_queue.journal.pages import MAGIC, pages
 from transfer_queue.journal.recovery import open_journal, restore
 from transfer_queue.journal.settings import JournalSettings
 from transfer_queue.wire import encode
@@ -134,6 +135,25 @@ def test_a_log_with_a_changed_byte_is_not_believed_beyond_it(folder: Path) -> No
         except JournalError:
             continue
         assert past is None or past.end <= at, "a page with another sum was believed"
+
+
+@pytest.mark.parametrize("page", [0, 3])
+def test_a_log_whose_page_has_a_damaged_head_is_refused_and_not_cut_or_begun_anew(folder: Path, page: int) -> None:
+    world = KeptWorld(Settings(total=6, seed=3), folder)
+    for _ in range(30):
+        world.step()
+    world.kept.leave()
+    config, log = world.config, path_of(folder, "log", 0)
+    whole = log.read_bytes()
+    begins = [len(MAGIC), *(found.end for found in pages(memoryview(whole)))]
+    ats = (begins[page] + 6, begins[page] + 9, *([0] if page == 0 else []))  # the length, far beyond the file; the sum; what all files begin with
+    for at in ats:
+        damaged = bytearray(whole)
+        damaged[at] ^= 0x10
+        log.write_bytes(damaged)
+        with pytest.raises(JournalError, match="damaged"):
+            open_journal(JournalSettings(folder=str(folder)), config, Silent())
+        assert log.read_bytes() == damaged, "nothing was cut off it"
 
 
 def test_snapshots_replace_what_came_before_and_a_broken_one_is_not_used(folder: Path) -> None:
