@@ -97,6 +97,11 @@ class Core:
         return self._run.stopped
 
     @property
+    def draining(self) -> bool:
+        """Nothing new is handed out any more, until the run is stopped."""
+        return self._run.control.desired.draining
+
+    @property
     def drained(self) -> bool:
         """It is draining, and nothing is under way any more."""
         return self._run.drained

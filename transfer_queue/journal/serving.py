@@ -47,6 +47,8 @@ def serve(
             ready(_bind(server, Path(journal.folder) / ENDPOINT, bind, security))
             if opened.back:
                 server.shards.remind()
+                if opened.core.draining and drain_s is not None:  # killed meanwhile: nobody else would end it
+                    server.drain(drain_s)
             with drains(server, drain_s):
                 server.run(grace_s)
         finally:

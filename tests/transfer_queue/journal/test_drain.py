@@ -92,3 +92,32 @@ def test_sigterm_ends_the_run_at_its_deadline_though_somebody_never_finishes(tmp
         for client in (source, rollout):
             client.leave().result(WAIT_S)
         assert controller.popen.wait(WAIT_S) == 0
+
+
+def test_a_controller_that_was_killed_while_it_drained_comes_back_and_ends_the_run(tmp_path: Path) -> None:
+    settings = (str(tmp_path / "journal"), "commit", "20", str(1 << 26), "1.0")
+    with ExitStack() as stack:
+        controller = stack.enter_context(Process("kept_controller", *settings))
+        url = controller.heard()
+        shard = stack.enter_context(Process("shard", url))
+        shard.heard()
+        source, rollout = (stack.enter_context(QueueClient.connect(url, name=name, role=name)) for name in ("source", "rollout"))
+        run.put_prompts(source, range(4))
+        assert rollout.pull(run.TOPIC, 0, 1).result(WAIT_S).groups
+        controller.popen.terminate()
+        watch, deadline = rollout.watch(wait_s=0.0).result(WAIT_S), run.Deadline(WAIT_S)
+        while watch.directive.state == "run":
+            deadline.check("the directive does not become drain")
+            watch = rollout.watch(seen=watch.directive.revision, wait_s=0.2).result(WAIT_S)
+        assert watch.directive.state == "drain"
+        controller.popen.kill()
+        controller.popen.wait(WAIT_S)
+        again = stack.enter_context(Process("kept_controller", *settings))
+        assert again.heard() == url
+        deadline = run.Deadline(8.0)
+        while watch.directive.state != "stop":
+            deadline.check("the directive does not become stop")
+            watch = rollout.watch(seen=watch.directive.revision, wait_s=1.0).result(WAIT_S)
+        for client in (source, rollout):
+            client.leave().result(WAIT_S)
+        assert again.popen.wait(WAIT_S) == 0
