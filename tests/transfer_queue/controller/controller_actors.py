@@ -32,6 +32,7 @@ class Actor:
         self.waiting: int | None = None  # id of the parked request
         self.directive: m.Directive | None = None
         self.loaded = -1
+        self.behind_since: float | None = None  # when it first heard of newer weights than it has
         reply = self.ask(m.Register(name=self.name, role=self.role, pid=1, host="h"))
         assert isinstance(reply, m.OkRegistered)
         self.incarnation = reply.incarnation
@@ -59,9 +60,14 @@ class Actor:
         self.directive = reply.directive
 
     def load(self, chance: float) -> None:
+        """Whoever is behind for half the time after which a run counts as stalled loads surely: a longer lag would rightly end it."""
         weights = self.directive.weights.get("policy") if self.directive else None
-        if weights is not None and weights.version > self.loaded and self.world.rng.random() < chance:
-            self.loaded = weights.version
+        if weights is None or weights.version <= self.loaded:
+            return
+        now = self.world.clock.now
+        self.behind_since = now if self.behind_since is None else self.behind_since
+        if self.world.rng.random() < chance or now - self.behind_since > self.world.config.stall_s / 2:
+            self.loaded, self.behind_since = weights.version, None
 
     def die(self) -> None:
         self.alive = False
