@@ -27,5 +27,7 @@ def _topic(topic: TopicStatus) -> Iterator[str]:
     for consumer in topic.consumers:
         waiting = f", waiting: {', '.join(consumer.waiting)}" if consumer.waiting else ""
         yield f"  {consumer.name}: {consumer.done_rows} rows done, {consumer.leased_rows} leased, {consumer.ready_rows} ready{waiting}"
+        if consumer.fallbacks:
+            yield f"    sampler fell back {consumer.fallbacks} times, last: {consumer.sampler_fault}"
     if topic.oldest_open:
         yield f"  oldest   {topic.oldest_open}"

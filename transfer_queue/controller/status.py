@@ -45,6 +45,8 @@ def _consumers(topic: TopicState, parked: Parked) -> list[ConsumerStatus]:
             leased_rows=leased[number],
             ready_rows=topic.queues.rows[number],
             waiting=[waiter.owner for waiter in parked.of(("take", topic.name, consumer.name))],
+            fallbacks=topic.queues.pickers[number].fallbacks,
+            sampler_fault=topic.queues.pickers[number].fault,
         )
         for number, consumer in enumerate(topic.schema.consumers)
     ]

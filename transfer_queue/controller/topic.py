@@ -14,11 +14,12 @@ import numpy as np
 from transfer_queue.controller.askers import Askers
 from transfer_queue.controller.group import Attempt, Group
 from transfer_queue.controller.leases import Lease, Leases
-from transfer_queue.controller.ledger import RUN_END, Ledger
+from transfer_queue.controller.ledger import CODES, RUN_END, Ledger
 from transfer_queue.controller.prompts import PromptQueue
 from transfer_queue.controller.queues import Queues
 from transfer_queue.controller.receipts import Receipts
 from transfer_queue.controller.reissue import ReissueQueue
+from transfer_queue.controller.rounds import Rounds
 from transfer_queue.controller.runtime import Runtime
 from transfer_queue.controller.schema import Place, Schema
 from transfer_queue.controller.store import Store, once
@@ -45,8 +46,12 @@ class TopicState:
         self.leases = Leases(self.groups, runtime.serial, runtime.now)
         self.askers = Askers(runtime.now)
         self.progress_at: dict[str, float] = {}  # by stage: its last work that was taken in, seconds of the controller's clock
-        self.queues = Queues(self.groups, self.window.ordered, self.wake_takers)
-        self.terminals = {number: Terminal(number, spec.window.batch, self.queues.sets[number], self.groups) for number in self.schema.terminals}
+        self.queues = Queues(self.groups, self.window.ordered, self.wake_takers, self._fell_back)
+        self.terminals = {
+            number: Terminal(number, spec.window.batch, self.queues.sets[number], self.queues.pickers[number], self.groups)
+            for number in self.schema.terminals
+        }
+        self.rounds = {number: Rounds(number, plan, self.leases) for number, plan in enumerate(self.schema.plans) if plan.ranks}
         self.clock_terminal = self.terminals[self.schema.terminals[0]]  # its commits are the model's clock
         self.done_rows = [0] * len(spec.consumers)
         self.receipts = Receipts()  # of puts of whole groups
@@ -224,11 +229,33 @@ class TopicState:
 
     def pop_batch(self, terminal: Terminal, limit: int, at_least: int, loaded: int | None) -> np.ndarray:
         """Groups (slots) for the batch of a terminal consumer, in its sampler's order."""
-        slots = terminal.select(limit, at_least, loaded, self.window.ordered)
+        order = terminal.picker.plan.order
+        if order == "same_version":
+            left = terminal.batch_size(self.prompts.target) - len(terminal.batch)
+            slots = terminal.select_alike(limit, at_least, left, loaded, self._more_for(terminal, loaded))
+        else:
+            slots = terminal.select(limit, at_least, loaded, self.window.ordered)
         self.queues.rows[terminal.number] -= int(self.groups.groups.rows[slots].sum())
-        if self.spec.consumers[terminal.number].sampler == "in_order":
+        if order == "in_order":
             slots = slots[np.argsort(self.groups.groups.gid[slots])]
         return slots
+
+    def lease_batch(self, groups: np.ndarray, member: str) -> None:
+        """These groups (slots) are in a batch now."""
+        self.ledger.move_all(groups[self.groups.groups.state[groups] != CODES["leased"]], "leased", self.version, member=member)
+
+    def _more_for(self, terminal: Terminal, loaded: int | None) -> bool:
+        """Whether groups may yet come or get ready for it, without a commit before."""
+        if len(terminal.outside) > terminal.ready.count(loaded):
+            return True
+        target, taken = self.prompts.target, self.ledger.trained + self.ledger.open
+        return self.window.has_permit(self.ledger.open) and (target is None or taken < target)
+
+    def _fell_back(self, number: int, fault: str, times: int) -> None:
+        """A sampler could not be followed: the take was served all the same."""
+        consumer = self.schema.consumers[number]
+        data: dict[str, float | int | str] = {"consumer": consumer.name, "sampler": consumer.sampling.name, "why": fault, "times": times}
+        self.runtime.emit("topic", topic=self.name, reason="sampler_fell_back", data=data)
 
     def lapse(self, lease: Lease) -> None:
         """A lease that ran out: its rows are ready again. Its owner may only be slow, so what it still writes first is taken in."""
@@ -245,15 +272,22 @@ class TopicState:
 
     def end(self, lease: Lease) -> None:
         """Everything of it is done."""
+        self._end_lease(lease)
+        if lease.consumer in self.rounds:
+            self.rounds[lease.consumer].done(lease)
+
+    def _end_lease(self, lease: Lease) -> None:
         if lease.timer is not None:
             self.runtime.timers.cancel(lease.timer)
         self.leases.remove(lease)
 
     def release(self, lease: Lease, reason: str) -> None:
-        """A lease ends undone: what is still open of it is ready again."""
-        self.end(lease)
-        terminal = self.terminals.get(lease.consumer)
-        if terminal is not None:
+        """A lease ends undone: what is still open of it is ready again, a rank's part for the same rank."""
+        rounds, terminal = self.rounds.get(lease.consumer), self.terminals.get(lease.consumer)
+        self._end_lease(lease)
+        if rounds is not None:
+            rounds.take_back(lease)
+        elif terminal is not None:
             self._give_up(terminal, lease, reason)
         elif self.schema.consumers[lease.consumer].unit == "group":
             self.queues.add_groups(once(lease.groups[lease.due()])[0], lease.consumer)
@@ -323,6 +357,8 @@ class TopicState:
         for group in list(self.groups.values()):
             self.drop(group, RUN_END)
         self.prompts.discard_all()
+        for rounds in self.rounds.values():
+            rounds.clear()
         self.runtime.emit("topic", topic=self.name, reason="done", version=self.version, data={"trained": self.ledger.trained})
         for number in range(len(self.schema.consumers)):
             self.wake_takers(number)

@@ -18,6 +18,8 @@ class ConsumerStatus(Record, frozen=True):
     leased_rows: int
     ready_rows: int
     waiting: list[str]  # members parked
+    fallbacks: int = 0  # takes that its sampler could not order, served in order instead
+    sampler_fault: str = ""  # why, the last time
 
 
 class TopicStatus(Record, frozen=True):
