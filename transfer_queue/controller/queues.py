@@ -20,8 +20,8 @@ class Queues:
     """Consumers by number. Invariant: `queued` in the tables says what lies in a set, under the version and the newest token that the tables have."""
 
     def __init__(self, store: Store, ordered: bool, wake: Callable[[int], None], tell: Callable[[int, str, int], None]) -> None:
-        """`ordered`: terminal consumers go by version. `wake` is called when a consumer may have something more, `tell` (consumer, what was wrong, how
-        often) when its sampler could not be followed."""
+        """`ordered`: terminal consumers go by version. `wake` is called when a consumer may have something more, `tell` (consumer, what was wrong,
+        how often) when its sampler could not be followed."""
         self._store, self._wake = store, wake
         consumers = store.schema.consumers
         self._whole = [consumer.unit == "group" for consumer in consumers]
@@ -140,8 +140,10 @@ class Queues:
         """Copies all of them: who gets them may write to them."""
         rows, groups = self._store.rows, self._store.groups
         if self._whole[number]:
-            zeros, counts = np.zeros(len(items), dtype=np.int64), groups.rows[items]
-            return Candidates(groups.gid[items], zeros, groups.version[items], groups.newest[items], groups.tokens[items], counts, groups.order[items])
+            table, zeros = groups, np.zeros(len(items), dtype=np.int64)
+            return Candidates(
+                table.gid[items], zeros, table.version[items], table.newest[items], table.tokens[items], table.rows[items], table.order[items]
+            )
         owners, ones = rows.group[items], np.ones(len(items), dtype=np.int64)
         return Candidates(
             groups.gid[owners], rows.index[items], groups.version[owners], rows.newest[items], rows.tokens[items], ones, groups.order[owners]

@@ -61,8 +61,8 @@ class Lane:
 
 
 class ReadySet:
-    """`by_version`: oldest group version first (`newest_first`: newest), then gid and row; else gid and row. `gated`: only items whose newest token <=
-    the taker's weights."""
+    """`by_version`: oldest group version first (`newest_first`: newest), then gid and row; else gid and row. `gated`: only items whose newest token
+    <= the taker's weights."""
 
     def __init__(self, *, by_version: bool, gated: bool, newest_first: bool = False) -> None:
         self.by_version = by_version

@@ -10,6 +10,11 @@ from transfer_queue.controller.store import Store, keys_of
 from transfer_queue.controller.versions import VersionCount
 
 
+def size_of(batch: int, held: int, trained: int, target: int | None) -> int:
+    """Groups of a step's batch of which so many are leased, after so many that are trained, of a run that trains `target` (None: not known yet)."""
+    return batch if target is None else max(held, min(batch, target - trained))
+
+
 class Terminal:
     def __init__(self, number: int, batch: int, ready: ReadySet, picker: Picker, store: Store) -> None:
         self.number = number  # in the schema
@@ -27,9 +32,7 @@ class Terminal:
 
     def batch_size(self, target: int | None) -> int:
         """Groups of the present step: only the run's last batch may be short."""
-        if target is None:
-            return self._batch_size
-        return max(len(self.batch), min(self._batch_size, target - self.trained))
+        return size_of(self._batch_size, len(self.batch), self.trained, target)
 
     def select(self, limit: int, at_least: int, loaded: int | None, ordered: bool) -> np.ndarray:
         """Move up to `limit` groups (slots) into the batch, in its sampler's order; none at all if there are fewer than `at_least`.
@@ -50,8 +53,8 @@ class Terminal:
         return self._even(chosen, wanted, at_least)
 
     def select_alike(self, limit: int, at_least: int, left: int, loaded: int | None, more: bool) -> np.ndarray:
-        """The same, groups of one version only: the batch's, or for a new one the oldest that can fill it. `left`: groups that the batch still misses;
-        `more`: others may yet come or get ready. When none can, and no version fills the batch, it is filled as it is."""
+        """The same, groups of one version only: the batch's, or for a new one the oldest that can fill it. `left`: groups that the batch still
+        misses; `more`: others may yet come or get ready. When none can, and no version fills the batch, it is filled as it is."""
         counts = self.ready.counts(loaded)
         begun = next(iter(self.batch.values()), None)
         if begun is not None:

@@ -28,8 +28,8 @@ class Column(Record, frozen=True):
 class Sampler(Record, frozen=True):
     """In which order a consumer is served, and how a batch is dealt to its ranks; `unit: group` makes any of them one of whole groups.
 
-    name: in_order, oldest_first, newest_first, same_version, earliest_deadline, rank_aware, length_balanced, or "package.module:function", one of your
-    own. Names and options are checked by `samplers.plan_of` when the controller starts.
+    name: in_order, oldest_first, newest_first, same_version, earliest_deadline, rank_aware, length_balanced, or "package.module:function", one of
+    your own. Names and options are checked by `samplers.plan_of` when the controller starts.
     """
 
     name: str = "oldest_first"

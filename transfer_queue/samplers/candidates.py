@@ -13,8 +13,8 @@ WINDOW = 1024  # candidates that are looked at, unless twice the take's limit is
 
 @dataclass(frozen=True)
 class Candidates:
-    """N items that are ready, rows or whole groups as the consumer's unit says, oldest version first, then by gid and row. Every array is [N] int64, a
-    copy that is the sampler's own."""
+    """N items that are ready, rows or whole groups as the consumer's unit says, oldest version first, then by gid and row. Every array is [N] int64
+    and a copy, the sampler's own."""
 
     gid: np.ndarray
     row: np.ndarray  # place in the group; 0 for whole groups

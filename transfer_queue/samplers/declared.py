@@ -16,6 +16,7 @@ ORDERS = ("in_order", "oldest_first", "newest_first", "same_version", "earliest_
 RANKED = ("rank_aware", "length_balanced")
 OPTIONS = {**{name: frozenset[str]() for name in ORDERS}, **{name: frozenset({"ranks", "order"}) for name in RANKED}}
 MOST_RANKS = 1 << 16
+OWN = 'or name one of your own, "package.module:function"'
 
 
 class Plan(NamedTuple):
@@ -31,8 +32,9 @@ class Plan(NamedTuple):
 class SamplerError(ValueError):
     """A sampler that cannot be used: `key` below the consumer's `sampler`, its value, the rule that it breaks, and what to write instead."""
 
-    def __init__(self, key: str, value: object, rule: str, fix: str) -> None:
-        self.key, self.value, self.rule, self.fix = key, value, rule, fix
+    def __init__(self, key: str, value: object, rule: str, fix: str, meant: str = "") -> None:
+        """`meant`: the known word that is near, if one is."""
+        self.key, self.value, self.rule, self.fix, self.meant = key, value, rule, fix, meant
         super().__init__(f"sampler.{key}={value!r}: {rule}; nothing could be taken in this order. {fix}")
 
 
@@ -44,7 +46,8 @@ def plan_of(consumer: Consumer, spec: TopicSpec) -> Plan:
         fix = "Use oldest_first, set the window's policy to drop, or take the sampler for a consumer that is not terminal"
         raise SamplerError("name", plan.name, "the window's policy `wait` fixes the order of versions: the oldest version first", fix)
     if plan.order == "earliest_deadline" and window.staleness is None:
-        raise SamplerError("name", plan.name, "without a staleness bound no group expires, so none has a deadline", "Use oldest_first, or set a bound")
+        rule = "without a staleness bound no group expires, so none has a deadline"
+        raise SamplerError("name", plan.name, rule, "Use oldest_first, or set a bound")
     if plan.ranks and consumer.terminal and window.batch % plan.ranks:
         rule = f"a batch of {window.batch} groups cannot be dealt to them in equal counts"
         raise SamplerError("options.ranks", plan.ranks, rule, "Choose a batch that is a multiple of it")
@@ -57,10 +60,10 @@ def understood(sampler: Sampler) -> Plan:
     if ":" in name:
         return Plan(name, "own", _own(name, options))
     if name not in OPTIONS:
-        raise SamplerError("name", name, "no such sampler", _instead(name, OPTIONS, 'or name one of your own, "package.module:function"'))
+        raise SamplerError("name", name, "no such sampler", *_instead(name, OPTIONS, OWN))
     for option in options:
         if option not in OPTIONS[name]:
-            raise SamplerError(f"options.{option}", options[option], f"{name!r} has no such option", _instead(option, OPTIONS[name]))
+            raise SamplerError(f"options.{option}", options[option], f"{name!r} has no such option", *_instead(option, OPTIONS[name]))
     if name in ORDERS:
         return Plan(name, name)
     ranks, order = options.get("ranks"), options.get("order", "oldest_first")
@@ -68,7 +71,7 @@ def understood(sampler: Sampler) -> Plan:
         rule = f"the number of data-parallel ranks must be a whole number in [1, {MOST_RANKS}]"
         raise SamplerError("options.ranks", ranks, rule, f"Set it, as in {{name: {name}, options: {{ranks: 8}}}}")
     if not isinstance(order, str) or order in RANKED or (":" not in order and order not in ORDERS):
-        raise SamplerError("options.order", order, "no such order", _instead(str(order), ORDERS, 'or name one of your own, "package.module:function"'))
+        raise SamplerError("options.order", order, "no such order", *_instead(str(order), ORDERS, OWN))
     inner = understood(Sampler(order))
     return Plan(name, inner.order, inner.choose, ranks, name == "length_balanced")
 
@@ -90,7 +93,7 @@ def _own(path: str, options: dict[str, Any]) -> Choose:
     any_option = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in signature.parameters.values())
     for option in options:
         if option not in taken and not any_option:
-            raise SamplerError(f"options.{option}", options[option], f"{path!r} has no such option", _instead(option, taken))
+            raise SamplerError(f"options.{option}", options[option], f"{path!r} has no such option", *_instead(option, taken))
     try:
         signature.bind(None, 1, **options)
     except TypeError as error:
@@ -99,7 +102,8 @@ def _own(path: str, options: dict[str, Any]) -> Choose:
     return partial(function, **options)
 
 
-def _instead(word: str, known: Collection[str], more: str = "") -> str:
+def _instead(word: str, known: Collection[str], more: str = "") -> tuple[str, str]:
+    """(what to write, the known word that is near or "")."""
     near = difflib.get_close_matches(word, sorted(known), n=1, cutoff=0.6)
     said = f"Did you mean {near[0]!r}?" if near else f"Known here: {', '.join(sorted(known)) or 'none'}"
-    return f"{said} {more}".rstrip()
+    return f"{said} {more}".rstrip(), near[0] if near else ""

@@ -1,7 +1,7 @@
 """A batch cut into parts of equal counts and of nearly equal sums: a data-parallel step lasts as long as its longest rank.
 
-Karmarkar and Karp, "The differencing method of set partitioning" (1982), with equal counts as in Michiels et al., "Performance ratios for the
-differencing method applied to the balanced number partitioning problem" (2003). Neither it nor the greedy rule wins always, so the better one is taken.
+Karmarkar and Karp, "The differencing method of set partitioning" (1982), with equal counts as in Michiels et al., "Performance ratios for
+the differencing method applied to the balanced number partitioning problem" (2003). Neither it nor the greedy rule wins always: the better is taken.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Parts = list[list[int]]
 
 
 def balanced(weights: np.ndarray, parts: int) -> list[np.ndarray]:
-    """`weights` [n] integers → places of each part, ascending. Counts differ by at most one. Deterministic; O(n log n) for a given number of parts."""
+    """`weights` [n] integers → places of each part, ascending. Counts differ by at most one. Deterministic."""
     values = weights.tolist()
     heaviest_first = np.argsort(-weights.astype(np.int64), kind="stable").tolist()
     found = min((_differencing(values, heaviest_first, parts), _greedy(values, heaviest_first, parts)), key=lambda cut: spread(values, cut))
@@ -28,8 +28,8 @@ def spread(values: list[int], parts: Parts) -> int:
 
 
 def _differencing(values: list[int], heaviest_first: list[int], parts: int) -> Parts:
-    """Items of nearly the same weight are dealt one to each part; of what came out, the two most uneven deals are laid together, heavy on light, until
-    one is left. A deal gives a part at most one item, and only the last deal is short: so counts differ by at most one."""
+    """Items of nearly the same weight are dealt one to each part; of what came out, the two most uneven deals are laid together, heavy on light,
+    until one is left. A deal gives a part at most one item, and only the last deal is short: so counts differ by at most one."""
     heap: list[tuple[int, int, list[tuple[int, list[int]]]]] = []  # (-spread, serial, parts by weight, heaviest first)
     for serial, begin in enumerate(range(0, len(heaviest_first), parts)):
         deal = [(values[place], [place]) for place in heaviest_first[begin : begin + parts]]
