@@ -102,3 +102,7 @@ class Rounds:
 def owner_of(rank: int) -> str:
     """Of a part that no member has: no member is called so, for their names have an incarnation."""
     return f"rank {rank}"
+
+
+def waits_for_its_rank(lease: Lease) -> bool:
+    return "#" not in lease.owner

@@ -51,7 +51,7 @@ def test_whatever_a_sampler_returns_every_row_is_served_once_and_the_ledger_bala
     hall = Hall(topic(path, unit=unit, rows=2, train=path, batch=4, staleness=1, policy=policy))
     put, served, trained = 0, [], []
     for step in range(3):
-        puts = [(step, 7)] * hall.core.status().topics[0].permits
+        puts = [(max(0, step - place % 2), 7) for place in range(hall.core.status().topics[0].permits)]
         put += len(hall.fill(puts))
         while (taken := hall.take(hall.judge, "judge", limit=limit)).lease != -1:
             served += [(row.gid, row.row) for row in taken.rows]
@@ -60,6 +60,7 @@ def test_whatever_a_sampler_returns_every_row_is_served_once_and_the_ledger_bala
         while (taken := hall.take(hall.trainer, limit=limit, step=step)).lease != -1:
             batch.append(taken)
             trained += gids(taken)
+            assert all(row.oldest_version >= step - 1 for row in taken.rows), "the staleness bound holds"
         hall.train(batch)
         counts = hall.topic.ledger.counts
         assert counts["trained"] == 4 * (step + 1) == len(set(trained)) == len(trained)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -204,3 +205,22 @@ def test_an_own_order_deals_to_ranks_too(name: str) -> None:
     first, second = workers(hall, 2)
     hall.fill([(0, 1)] * 6)
     assert sorted(gids(hall.take(first, "judge", limit=1, rank=0)) + gids(hall.take(second, "judge", limit=1, rank=1))) == [4, 5]
+
+
+@pytest.mark.parametrize("consumer", ["judge", "trainer"])
+def test_a_rank_that_does_not_take_its_part_is_named_in_the_stall_report(consumer: str) -> None:
+    spec = topic(dealt(ranks=2), train=dealt(ranks=2) if consumer == "trainer" else "oldest_first", batch=2)
+    judge, trainer = spec.consumers
+    inputs = ("tokens",) if consumer == "trainer" else ("tokens", "score")
+    hall = Hall(msgspec.structs.replace(spec, consumers=(judge, msgspec.structs.replace(trainer, inputs=inputs))))
+    first, _ = workers(hall, 2, consumer)
+    hall.fill([(0, 1)] * 2)
+    taken = hall.take(first, consumer, limit=1, rank=0, step=0 if consumer == "trainer" else None)
+    if consumer == "judge":
+        hall.judged_by(first, taken)
+        hall.send(hall.trainer.connection, m.Take(topic="t", consumer="trainer", limit=2, at_least=2, step=0, wait_s=9.0, **hall.trainer.fields))
+    waits = hall.ask(hall.source.connection, m.Status(waits=True), m.OkStatus).waits
+    assert waits is not None
+    assert (waits.blame.stage, waits.blame.members) == (consumer, ["rank 1"])
+    assert "rank 1" in waits.verdict
+    assert "does not take its part of a round" in waits.verdict
