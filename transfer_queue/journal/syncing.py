@@ -39,7 +39,10 @@ class Syncer:
         self._thread.join()
 
     def _run(self) -> None:
-        while not self._closed.wait(SYNC_S if self._written.wait() else 0.0):
+        while not self._closed.is_set():  # looked at behind the last `clear`, which may have taken away what `close` had set
+            self._written.wait()
+            if self._closed.wait(SYNC_S):
+                return
             self._written.clear()
             with self._lock:
                 try:

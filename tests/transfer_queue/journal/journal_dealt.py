@@ -16,7 +16,7 @@ from transfer_queue.controller.core import Core, CoreConfig
 from transfer_queue.samplers import Candidates
 
 RANKS = 2
-WAIT_S = 3.0  # then a worker asks as another rank
+WAIT_S = 1.0  # then a worker asks as another rank
 MOODS = random.Random()
 
 
