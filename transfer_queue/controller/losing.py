@@ -66,7 +66,7 @@ def _undeal(topic: TopicState, slots: np.ndarray) -> None:
     store, went = topic.groups, topic.runtime.blocks.went
     slots = slots[store.groups.leased[slots].any(axis=1)]
     rows, owners = store.rows_of(slots)
-    gone: np.ndarray = went(store.groups.places[slots]).any(axis=1)
+    gone = np.logical_or.reduce(went(store.groups.places[slots]), axis=1)
     gone[owners[went(store.rows.places[rows]).any(axis=1)]] = True
     leases = [lease for lease in topic.leases.holding(slots[gone]) if lease.consumer in topic.terminals]
     for lease in leases:

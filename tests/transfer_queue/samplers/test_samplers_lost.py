@@ -8,7 +8,10 @@ import msgspec
 from samplers_desk import Hall, Who, gids, topic
 
 from transfer_queue import messages as m
+from transfer_queue.controller.core import Core, CoreConfig
 from transfer_queue.controller.repeats import FIRST
+from transfer_queue.controller.run import FrozenRun
+from transfer_queue.frozen import from_bytes, to_bytes
 from transfer_queue.operation.report import QueueReport
 from transfer_queue.status import render
 
@@ -51,6 +54,10 @@ class LossyHall(Hall):
 
     def drop(self, who: Who, *dropped: int, reason: str = "tired") -> None:
         self.ask(who.connection, m.DropGroups(topic="t", gids=list(dropped), reason=reason, **who.fields), m.OkEmpty)
+
+
+class Silent:
+    def on_event(self, event: m.Event) -> None: ...
 
 
 def rounds(hall: Hall, consumer: str) -> Any:
@@ -224,3 +231,22 @@ def test_a_turn_without_rows_that_was_not_delivered_is_told_again() -> None:
     hall.core.undelivered(b"lost", reply)
     hall.core.handle(b"back", request)
     assert hall.core.repeated == [(b"back", reply)]
+
+
+def test_a_batch_of_several_versions_is_filled_by_who_comes_back_as_it_would_have_been() -> None:
+    hall = LossyHall(topic("in_order", train="same_version"))
+    hall.advance(1)
+    hall.fill([(1, 1), (0, 1), (1, 1)])
+    hall.ask(hall.source.connection, m.ClosePrompts(topic="t", count=7), m.OkEmpty)
+    assert [gids(hall.take(hall.trainer, limit=1, step=1)) for _ in range(2)] == [[5], [4]]
+    again = Core(CoreConfig(topics=[hall.spec], heartbeat_s=1e9, stall_s=1e9), Silent(), hall.clock)
+    again.thaw(from_bytes(FrozenRun, to_bytes(hall.core.freeze())))
+    last = m.Take(id=99, topic="t", consumer="trainer", limit=1, step=1, wait_s=0.0, **hall.trainer.fields)
+    states = []
+    for core in (hall.core, again):
+        core.handle(b"trainer", last)
+        assert isinstance(core.outbox[-1][1], m.OkTaken)
+        assert gids(core.outbox[-1][1]) == [6]
+        core.outbox.clear()
+        states.append(to_bytes(core.freeze()))
+    assert states[0] == states[1]
