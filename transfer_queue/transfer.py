@@ -187,6 +187,7 @@ class Transfer(Connection):
         while True:
             gone: QueueGone | None = None
             full: QueueError | None = None
+            others = False  # there are other shards than when we began
             for _ in range(max(1, len(self.shards))):
                 index = self._next_shard()
                 try:
@@ -197,9 +198,10 @@ class Transfer(Connection):
                     full = error
                 except QueueGone as error:
                     gone = error
+                    others |= self._renew(0.0)  # also where another takes it: else the successor of the dead one gets nothing
             if gone is None and full is not None:
                 raise full
-            if not self._renew(VERDICT_S):
+            if not others and not self._renew(VERDICT_S):
                 assert gone is not None, "every shard was full, or gone"
                 raise gone
 

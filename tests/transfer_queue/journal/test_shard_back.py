@@ -17,6 +17,7 @@ from transfer_queue import messages as m
 from transfer_queue.client import QueueClient
 from transfer_queue.errors import Gone
 from transfer_queue.local import LocalQueue
+from transfer_queue.shard.messages import LIFE_BITS
 
 WAIT_S = 10.0
 
@@ -75,6 +76,21 @@ def test_writers_go_to_another_shard_and_to_one_that_comes_back():
         assert {slices[0].shard for slices in written} == {0, 1}
         rows = [m.RowRef(gid, 0, 0, 0, [piece]) for slices in written for gid, piece in enumerate(slices)]
         assert client.read(rows, ["response_ids"], run.spec())["response_ids"].dense().tolist() == [[1, 1, 1]] * 16
+
+
+def test_a_writer_that_others_can_serve_finds_a_shard_that_came_back_by_itself():
+    """Else what it wanted to write to the dead one would wait in its memory, and the one in its place would get nothing."""
+    with LocalQueue([run.spec()], shards=1) as queue, ExitStack() as stack:
+        other = stack.enter_context(running(queue, "shard-1"))
+        client = stack.enter_context(queue.client("writer"))
+        values = np.ones((4, 3), dtype="int32")
+        before = {client.write(range(4), {"response_ids": values})["response_ids"][0] for _ in range(4)}
+        lose(queue, other, "shard-1")
+        stack.enter_context(running(queue, "shard-1"))
+        written = [client.write(range(4), {"response_ids": values})["response_ids"][0] for _ in range(6)]
+        assert {piece.shard for piece in written} == {0, 1}
+        lives = {piece.block >> LIFE_BITS for piece in written if piece.shard == 1}
+        assert lives.isdisjoint(piece.block >> LIFE_BITS for piece in before if piece.shard == 1), "in the life that there is"
 
 
 def test_bytes_whose_shard_ended_before_the_controller_heard_of_them_are_written_again():
