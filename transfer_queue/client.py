@@ -12,6 +12,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from transfer_queue import messages as m
@@ -100,13 +101,19 @@ class QueueClient(Transfer):
     # ------------------------------------------------------------ stages and trainer
 
     def take(
-        self, topic: str, consumer: str, limit: int, at_least: int = 1, loaded: int | None = None, step: int | None = None, wait_s: float = 30.0
+        self,
+        topic: str,
+        consumer: str,
+        limit: int,
+        at_least: int = 1,
+        loaded: int | None = None,
+        step: int | None = None,
+        wait_s: float = 30.0,
+        rank: int | None = None,
     ) -> Pending[m.OkTaken]:
-        return self.submit(
-            m.Take(
-                topic=topic, consumer=consumer, member="", incarnation=0, limit=limit, at_least=at_least, loaded=loaded, step=step, wait_s=wait_s
-            )
-        )
+        """`rank`: where the consumer's sampler deals to data-parallel ranks."""
+        asked = m.Take(topic=topic, consumer=consumer, member="", incarnation=0, limit=limit, at_least=at_least, loaded=loaded, step=step, rank=rank)
+        return self.submit(msgspec.structs.replace(asked, wait_s=wait_s))
 
     def write_back(
         self,

@@ -87,7 +87,8 @@ def _topic(topic: TopicStatus) -> Iterator[str]:
         yield "  columns"
         yield from (f"  {line}" for line in table([_column(topic.spec, column) for column in topic.spec.columns]))
     yield "  stages"
-    yield from (f"    {line}" for line in (*_producers(topic), *(_consumer(topic, consumer) for consumer in topic.consumers)))
+    yield from (f"    {line}" for line in _producers(topic))
+    yield from (f"    {line}" for consumer in topic.consumers for line in _consumer(topic, consumer))
 
 
 def _expired(topic: TopicStatus) -> int:
@@ -110,12 +111,14 @@ def _producers(topic: TopicStatus) -> Iterator[str]:
             yield f"{stage}: waiting: {_members(members)}"
 
 
-def _consumer(topic: TopicStatus, consumer: ConsumerStatus) -> str:
+def _consumer(topic: TopicStatus, consumer: ConsumerStatus) -> Iterator[str]:
     leases = "" if consumer.oldest_lease_s is None else f" ({consumer.leases} leases, the oldest {consumer.oldest_lease_s:.1f} s)"
     counts = f"{consumer.done_rows} rows done, {consumer.leased_rows} leased{leases}, {consumer.ready_rows} ready"
     waiting = topic.asking.get(consumer.name, {})
     what = f" for {needs}" if waiting and (needs := waits_for(topic, consumer)) else ""
-    return f"{consumer.name}: {counts}" + (f", waiting: {_members(waiting)}{what}" if waiting else "")
+    yield f"{consumer.name}: {counts}" + (f", waiting: {_members(waiting)}{what}" if waiting else "")
+    if consumer.fallbacks:
+        yield f"  sampler fell back {consumer.fallbacks} times, last: {consumer.sampler_fault}"
 
 
 def _members(ages: Mapping[str, float]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from asyncflow.config.errors import SettingError
 from asyncflow.config.root import RunConfig
-from asyncflow.config.rules import keys, models, numbers, observe, paths, roles, shape, stages, unbuilt, update
+from asyncflow.config.rules import keys, models, numbers, observe, paths, roles, samplers, shape, stages, unbuilt, update
 
 Rule = Callable[[RunConfig], None]
 """Raises SettingError for the first thing that breaks it."""
@@ -24,6 +24,7 @@ RULES: tuple[Rule, ...] = (
     stages.stage_order,
     stages.lease_sizes,
     stages.old_logprobs,
+    samplers.built_in,
     roles.roles,
     roles.devices,
     roles.wires,
@@ -51,7 +52,7 @@ def check(config: RunConfig) -> None:
 
 def check_runnable(config: RunConfig) -> None:
     """Refuse what is well formed but not built yet, and code that is not there. Raises SettingError."""
-    for rule in (*RUNNABLE, paths.import_paths, observe.packages, keys.key_files):
+    for rule in (*RUNNABLE, paths.import_paths, samplers.own, observe.packages, keys.key_files):
         rule(config)
 
 

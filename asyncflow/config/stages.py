@@ -28,6 +28,13 @@ class ColumnSettings(Settings, frozen=True):
     optional: bool = False  # A row is ready for its consumers without it.
 
 
+class SamplerSettings(Settings, frozen=True):
+    """In which order the queue serves a stage."""
+
+    name: str = "oldest_first"  # in_order, oldest_first, newest_first, same_version, earliest_deadline, or "module:function", one of your own.
+    options: dict[str, Any] = msgspec.field(default_factory=dict)  # Keyword arguments of a function of your own.
+
+
 class StageSettings(Settings, frozen=True):
     """One stage: what it reads, what it writes, in which unit, with which model, and where its code is. Null removes a stage of the defaults."""
 
@@ -39,6 +46,7 @@ class StageSettings(Settings, frozen=True):
     terminal: bool = False  # Its acknowledgement is a commit: the trainer.
     limit: int = 32  # Most units in one lease.
     at_least: int = 1  # Fewest units in one lease, for a stage that compares them; after 30 s it gets what there is.
+    sampler: SamplerSettings = SamplerSettings()  # Which of the rows or groups that are ready it gets first.
     options: dict[str, Any] = msgspec.field(default_factory=dict)  # The stage's own settings.
 
     def columns(self, name: str) -> tuple[Column, ...]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from asyncflow.config.stages import LOOP_STAGES, SOURCE_COLUMNS, StageSettings
 from asyncflow.flow.window import window
-from transfer_queue.messages import Consumer, TopicSpec
+from transfer_queue.messages import Consumer, Sampler, TopicSpec
 
 if TYPE_CHECKING:
     from asyncflow.config.root import RunConfig
@@ -35,5 +35,6 @@ def _consumer(config: RunConfig, name: str, stage: StageSettings) -> Consumer:
         outputs=tuple(stage.outputs),
         unit=stage.unit,
         terminal=stage.terminal,
+        sampler=Sampler(stage.sampler.name, stage.sampler.options),
         needs_weights=follows,
     )

@@ -15,6 +15,7 @@ from transfer_queue.controller.group import SERVED, Group
 from transfer_queue.controller.leases import Lease
 from transfer_queue.controller.members import SHARD
 from transfer_queue.controller.producing import admission_bound
+from transfer_queue.controller.rounds import waits_for_its_rank
 from transfer_queue.controller.scene import Scene
 from transfer_queue.controller.topic import TopicState
 from transfer_queue.messages import Blame
@@ -81,12 +82,23 @@ def find(case: Case) -> Culprit:
 
 def owes_commit(case: Case) -> Culprit:
     leases = [lease for lease in case.topic.leases if lease.consumer == case.number]
+    if untaken := [lease for lease in leases if waits_for_its_rank(lease)]:
+        return owes_part(case, case.trainer, untaken)
     batch = case.terminal.batch
     owners = list(dict.fromkeys(lease.owner for lease in leases))
     what = f"has the whole batch of step {case.terminal.clock} (groups {sorted(batch)[:SHOWN]}) and does not commit it"
     fix = f"read the log of {names(owners)}; if a step takes so long, raise stall_s"
     since, waits = max(lease.since for lease in leases), f"the commit of step {case.terminal.clock}"
     return Culprit(case.trainer, owners, what, since, waits, min(batch), fix)
+
+
+def owes_part(case: Case, stage: str, untaken: list[Lease]) -> Culprit:
+    """A round was dealt, and a rank does not ask for what it got."""
+    first = min(untaken, key=lambda lease: (lease.since, lease.id))
+    ranks = list(dict.fromkeys(lease.owner for lease in untaken))
+    what = f"does not take its part of a round that was dealt to all ranks (groups {first.gids()[:SHOWN]})"
+    fix = f"start the worker of {names(ranks)}, or read its log"
+    return Culprit(stage, ranks, what, first.since, f"a take of {first.owner}", next(iter(first.gids()), -1), fix)
 
 
 def takeable(case: Case) -> bool:
@@ -140,6 +152,8 @@ def of_stage(case: Case, number: int, group: Group) -> Culprit:
     # those that lapsed first; one whose rows of the group somebody else has written owes nothing of it
     held = (*topic.leases.lapsed(), *topic.leases.holding(np.array([group.slot])))
     leases = [lease for lease in held if lease.consumer == number and lease.holds(group)]
+    if leases and all(map(waits_for_its_rank, leases)):
+        return owes_part(case, stage, leases)
     if leases:
         return holder(case, leases, group)
     rows = [row for row in group.rows.values() if row.missing[number] != SERVED]

@@ -31,7 +31,9 @@ def commit(topic: TopicState, request: Commit, owner: str) -> OkCommitted:
     for lease_id in request.leases:
         lease = topic.leases.get(lease_id)
         if lease is not None:
-            topic.leases.remove(lease)
+            topic.end(lease)
+    if number in topic.rounds:
+        topic.rounds[number].clear()  # of a whole batch nothing is left but parts whose groups ended
     trained = terminal.commit(request.epoch)
     topic.done_rows[number] += int(topic.groups.groups.rows[trained].sum())
     _acknowledged(topic, trained, clock, owner)

@@ -6,12 +6,13 @@ import numpy as np
 
 from transfer_queue.controller.errors import bad
 from transfer_queue.controller.leases import Lease
-from transfer_queue.controller.ledger import CODES
+from transfer_queue.controller.leasing import rows_of_lease
+from transfer_queue.controller.ranks import check_rank, deal, deal_batch, take_part
 from transfer_queue.controller.schema import MOST_ROWS
 from transfer_queue.controller.store import MOST_GIDS, gids_of, keys_of, rows_of
 from transfer_queue.controller.terminal import Terminal
 from transfer_queue.controller.topic import TopicState
-from transfer_queue.messages import OkEmpty, OkTaken, OkWritten, Release, Rows, Take, WriteBack, packed, places, unpacked, wrong_lengths
+from transfer_queue.messages import OkEmpty, OkTaken, OkWritten, Release, Take, WriteBack, places, unpacked, wrong_lengths
 
 
 def take(topic: TopicState, request: Take, owner: str, loaded: int | None, last: bool, held_back: bool) -> OkTaken | None:
@@ -23,19 +24,26 @@ def take(topic: TopicState, request: Take, owner: str, loaded: int | None, last:
         raise bad(
             f"loaded=None: consumer {request.consumer!r} needs weights and gets only rows that its weights may serve; say which version is loaded"
         )
+    rounds = topic.rounds.get(number)
+    check_rank(request, 0 if rounds is None else rounds.ranks)
     terminal = topic.terminals.get(number)
     if topic.over:
         return OkTaken(version=topic.version if terminal is None else terminal.clock, done=True)
     if terminal is not None:
         return _take_batch(topic, terminal, request, owner, loaded, last, held_back)
-    ready = topic.queues.sets[number]
-    available = ready.count(loaded)
+    if rounds is not None:
+        if not rounds.waits(request.rank or 0) and rounds.may_deal():
+            deal(topic, rounds, request, loaded, last)
+        reply = take_part(topic, rounds, request, owner, loaded)
+        return OkTaken(version=topic.version) if reply is None and last else reply
+    available = topic.queues.pickers[number].most(loaded)
     # at the deadline a consumer gets what there is: the last rows of a batch may be fewer than it hoped for, and the batch waits for them
     if not available or (available < min(request.at_least, request.limit) and not last):
         return OkTaken(version=topic.version) if last else None
-    lease = topic.leases.add(number, owner, topic.queues.pop(number, request.limit, loaded))
+    items = topic.queues.pop(number, request.limit, loaded, min(request.at_least, request.limit))
+    lease = topic.leases.add(number, owner, topic.queues.rows_of(number, items))
     topic.arm(lease)
-    return OkTaken(lease=lease.id, rows=_rows(topic, lease), version=topic.version)
+    return OkTaken(lease=lease.id, rows=rows_of_lease(topic, lease), version=topic.version)
 
 
 def _take_batch(
@@ -51,24 +59,19 @@ def _take_batch(
     if request.step < terminal.clock:
         return empty  # a restarted trainer learns the clock from the reply
     left = 0 if held_back else size - len(terminal.batch)
+    rounds = topic.rounds.get(terminal.number)
+    if rounds is not None:
+        if left > 0 and not rounds.waits(request.rank or 0) and rounds.may_deal():
+            deal_batch(topic, terminal, rounds, request, owner, loaded, left)
+        reply = None if held_back else take_part(topic, rounds, request, owner, loaded)
+        return empty if reply is None and last else reply
     limit = min(request.limit, left)
     groups = topic.pop_batch(terminal, limit, min(request.at_least, limit), loaded) if left > 0 else np.zeros(0, dtype=np.int64)
     if not len(groups):
         return empty if last else None
-    topic.ledger.move_all(groups[topic.groups.groups.state[groups] != CODES["leased"]], "leased", topic.version, member=owner)
+    topic.lease_batch(groups, owner)
     lease = topic.leases.add(terminal.number, owner, topic.groups.rows_of(groups)[0])
-    return OkTaken(lease=lease.id, rows=_rows(topic, lease), version=terminal.clock, batch=size)
-
-
-def _rows(topic: TopicState, lease: Lease) -> Rows:
-    """Rows of a group adjacent, in row order."""
-    schema, store = topic.schema, topic.groups
-    columns = [
-        store.groups.places[lease.groups, schema.place_of[name]] if name in schema.shared else store.rows.places[lease.rows, schema.place_of[name]]
-        for name in schema.consumers[lease.consumer].inputs
-    ]
-    gids, indices = lease.named = packed(gids_of(lease.keys)), packed(store.rows.index[lease.rows])
-    return Rows(gids, indices, packed(store.rows.oldest[lease.rows]), packed(lease.newest), tuple(map(packed, columns)))
+    return OkTaken(lease=lease.id, rows=rows_of_lease(topic, lease), version=terminal.clock, batch=size)
 
 
 def write_back(topic: TopicState, request: WriteBack, owner: str) -> OkWritten:

@@ -42,6 +42,7 @@ from transfer_queue.messages import (
     WriteBack,
     places,
 )
+from transfer_queue.samplers.choice import Choices
 
 __all__ = ["COMPLETED", "Core", "CoreConfig", "Duty", "Observer"]
 
@@ -52,8 +53,8 @@ class Core:
     """One thread drives it: `handle` for every request, `tick` when `next_deadline` has come; it drains `outbox`, `repeated`, `frees` and `sweeps`
     after each.
 
-    What it becomes is a function of its configuration and of what drives it, at the times of its clock: no other look at a clock, no random number,
-    no order of a set. The journal relies on that.
+    What it becomes is a function of its configuration, of what drives it at the times of its clock, and of what samplers of somebody's own chose:
+    no other look at a clock, no random number, no order of a set. The journal relies on that.
     """
 
     def __init__(self, config: CoreConfig, observer: Observer, clock: Callable[[], float]) -> None:
@@ -138,6 +139,10 @@ class Core:
         due = self._runtime.timers.next()
         return None if due is None else self._runtime.on_clock(due)
 
+    def choose_by(self, choices: Choices) -> None:
+        """`choices` is given each question to a sampler of somebody's own, and gives what is followed."""
+        self._runtime.choices = choices
+
     def observe(self, observer: Observer) -> None:
         """In place of the one before."""
         self._runtime.observe(observer)
@@ -206,7 +211,8 @@ class Core:
         self._contain(self._settle)
 
     def _take_back(self, reply: Reply) -> None:
-        if isinstance(reply, OkTaken | OkPulled):
+        turn = isinstance(reply, OkTaken) and reply.lease == -1 and reply.round != -1  # an empty part: its rank is to hear of it again
+        if isinstance(reply, OkTaken | OkPulled) and not turn:
             self._runtime.repeats.undo(reply.id)
         for topic in self.topics.values():
             if isinstance(reply, OkTaken):

@@ -5,8 +5,10 @@ from __future__ import annotations
 from transfer_queue.controller.askers import Asker
 from transfer_queue.controller.group import Attempt, FrozenAttempt, Group
 from transfer_queue.controller.leases import FrozenLeases
+from transfer_queue.controller.picking import FrozenPicker
 from transfer_queue.controller.prompts import FrozenPrompts
 from transfer_queue.controller.receipts import Kept
+from transfer_queue.controller.rounds import FrozenRounds
 from transfer_queue.controller.store import FrozenStore
 from transfer_queue.controller.terminal import FrozenTerminal
 from transfer_queue.controller.topic import TopicState
@@ -23,6 +25,8 @@ class FrozenTopic(Record, frozen=True):
     askers: dict[str, dict[str, Asker]]
     progress_at: dict[str, float]
     terminals: dict[int, FrozenTerminal]
+    rounds: dict[int, FrozenRounds]
+    pickers: list[FrozenPicker]  # by consumer
     done_rows: list[int]
     receipts: Kept
     given: int
@@ -44,6 +48,8 @@ def freeze(topic: TopicState) -> FrozenTopic:
         askers=topic.askers.freeze(),
         progress_at=topic.progress_at,
         terminals={number: terminal.freeze() for number, terminal in topic.terminals.items()},
+        rounds={number: rounds.freeze() for number, rounds in topic.rounds.items()},
+        pickers=topic.queues.freeze(),
         done_rows=topic.done_rows,
         receipts=topic.receipts.freeze(),
         given=topic.given,
@@ -64,9 +70,11 @@ def thaw(topic: TopicState, frozen: FrozenTopic) -> None:
     topic.reissues.thaw(frozen.reissues, topic.groups)
     topic.receipts.thaw(frozen.receipts)
     topic.askers.thaw(frozen.askers)
-    topic.queues.thaw()
+    topic.queues.thaw(frozen.pickers)
     for number, terminal in topic.terminals.items():
         terminal.thaw(frozen.terminals[number])
+    for number, rounds in topic.rounds.items():
+        rounds.thaw(frozen.rounds[number])
     for table in (topic.groups.rows, topic.groups.groups):
         topic.runtime.blocks.hold(table.places[table.slots()])
     for old in frozen.attempts:

@@ -17,7 +17,7 @@ from transfer_queue.controller.topic import TopicState
 from transfer_queue.frozen import from_bytes
 from transfer_queue.messages import Record, TopicSpec
 
-FORMAT = 1
+FORMAT = 2
 SAVED = "saved"  # why what was under way is not any more
 
 
@@ -70,7 +70,7 @@ def thawed(mine: TopicState, runtime: Runtime, image: Image) -> TopicState:
 
 
 def _without_members(frozen: FrozenTopic) -> FrozenTopic:
-    """Deadlines of another controller mean nothing here; who had the leases is told that they end at once."""
+    """Deadlines of another controller mean nothing here; who had the leases is told that they end at once. Ranks begin anew, together."""
     return msgspec.structs.replace(
         frozen,
         attempts=[msgspec.structs.replace(attempt, due=None) for attempt in frozen.attempts],
@@ -78,4 +78,5 @@ def _without_members(frozen: FrozenTopic) -> FrozenTopic:
         askers={},
         progress_at={},
         receipts={},
+        rounds={number: rounds.ended() for number, rounds in frozen.rounds.items()},
     )

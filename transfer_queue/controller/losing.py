@@ -1,6 +1,7 @@
 """A shard ended, and with it the bytes that lay there: what can be made again is handed out again, what cannot is dropped. It looks at everything.
 
-A trainer may have read what is in its batch, so that is left alone: it commits it, drops what it cannot read, or gives it back, to be looked at.
+A trainer may have read what is in its batch, so that is left alone: it commits it, drops what it cannot read, or gives it back, to be looked at. What
+waits for a rank nobody has.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from transfer_queue.controller.group import SERVED, Group
+from transfer_queue.controller.rounds import waits_for_its_rank
 from transfer_queue.controller.schema import Schema
+from transfer_queue.controller.store import once
 from transfer_queue.controller.tables import NEVER
 from transfer_queue.controller.topic import TopicState
 from transfer_queue.messages import NOWHERE
@@ -47,6 +50,7 @@ def lose_shard(topic: TopicState, shard: int, before: int) -> None:
 
 def lose(topic: TopicState, slots: np.ndarray) -> Loss:
     """Give up or make again what shards that ended took of these groups, but for those that a trainer has."""
+    _undeal(topic, slots)
     loss = _look(topic, slots)
     topic.drop([Group(topic.groups, slot) for slot in loss.groups[loss.hopeless].tolist()], SHARD_LOST)
     touched = loss.broken.copy()
@@ -55,6 +59,25 @@ def lose(topic: TopicState, slots: np.ndarray) -> Loss:
     if touched.any():
         _make_again(topic, loss, touched)
     return loss
+
+
+def _undeal(topic: TopicState, slots: np.ndarray) -> None:
+    """Groups of a batch with a loss, whose parts all wait for their ranks, are out of it: the batch gets others."""
+    store, went = topic.groups, topic.runtime.blocks.went
+    slots = slots[store.groups.leased[slots].any(axis=1)]
+    rows, owners = store.rows_of(slots)
+    gone = np.logical_or.reduce(went(store.groups.places[slots]), axis=1)
+    gone[owners[went(store.rows.places[rows]).any(axis=1)]] = True
+    leases = [lease for lease in topic.leases.holding(slots[gone]) if lease.consumer in topic.terminals]
+    for lease in leases:
+        if not waits_for_its_rank(lease):
+            gone &= ~np.isin(slots, lease.groups[lease.alive()])
+    for lease in filter(waits_for_its_rank, leases):
+        inside = np.isin(lease.groups, slots[gone]) & lease.alive()
+        groups = once(lease.groups[inside])[0]
+        lease.keep(~inside)
+        topic.give_up(lease, groups, SHARD_LOST)
+        topic.wake_takers(lease.consumer)
 
 
 def _look(topic: TopicState, slots: np.ndarray) -> Loss:

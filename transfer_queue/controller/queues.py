@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
 from transfer_queue.controller.group import SERVED
+from transfer_queue.controller.picking import FrozenPicker, Picker
 from transfer_queue.controller.readiness import ReadySet
 from transfer_queue.controller.store import ROW_BITS, Store, keys_of, once
+from transfer_queue.samplers import Candidates
+from transfer_queue.samplers.choice import Choices
 
 Items = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # keys, slots, versions of their groups, versions of their newest tokens
 
@@ -16,14 +20,26 @@ Items = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # keys, slots, ve
 class Queues:
     """Consumers by number. Invariant: `queued` in the tables says what lies in a set, under the version and the newest token that the tables have."""
 
-    def __init__(self, store: Store, ordered: bool, wake: Callable[[int], None]) -> None:
-        """`ordered`: terminal consumers go by version. `wake` is called when a consumer may have something more."""
+    def __init__(
+        self, store: Store, ordered: bool, wake: Callable[[int], None], tell: Callable[[int, str, int], None], choices: Choices
+    ) -> None:
+        """`ordered`: terminal consumers go by version. `wake` is called when a consumer may have something more, `tell` (consumer, what was wrong,
+        how often) when its sampler could not be followed; `choices` gets what samplers of somebody's own said."""
         self._store, self._wake = store, wake
         consumers = store.schema.consumers
         self._whole = [consumer.unit == "group" for consumer in consumers]
+        plans = store.schema.plans
         self.sets = [
-            ReadySet(by_version=consumer.sampler == "oldest_first" or (consumer.terminal and ordered), gated=consumer.needs_weights)
-            for consumer in consumers
+            ReadySet(
+                by_version=plan.order != "in_order" or (consumer.terminal and ordered),
+                gated=consumer.needs_weights,
+                newest_first=plan.order == "newest_first",
+            )
+            for consumer, plan in zip(consumers, plans, strict=True)
+        ]
+        self.pickers = [
+            Picker(self.sets[number], plan, partial(self._candidates, number), partial(self._remove, number), partial(tell, number), choices)
+            for number, plan in enumerate(plans)
         ]
         self.rows = [0] * len(consumers)  # in all their items
 
@@ -60,16 +76,24 @@ class Queues:
             if whole:
                 self.add_groups(slots, number)
 
-    def pop(self, number: int, limit: int, loaded: int | None) -> np.ndarray:
-        """Up to `limit` items of a consumer that is not terminal, taken out; the slots of their rows."""
-        items = self.sets[number].pop(limit, loaded)
+    def pop(self, number: int, limit: int, loaded: int | None, at_least: int = 1) -> np.ndarray:
+        """Up to `limit` items (slots) of a consumer that is not terminal, taken out."""
+        items = self.pickers[number].pop(limit, loaded, at_least)
         if self._whole[number]:
             self._store.groups.queued[items, number] = False
-            items = self._store.rows_of(items)[0]
+            self.rows[number] -= int(self._store.groups.rows[items].sum())
         else:
             self._store.rows.queued[items, number] = False
-        self.rows[number] -= len(items)
+            self.rows[number] -= len(items)
         return items
+
+    def rows_of(self, number: int, items: np.ndarray) -> np.ndarray:
+        """Slots of the items' rows."""
+        return self._store.rows_of(items)[0] if self._whole[number] else items
+
+    def tokens_of(self, number: int, items: np.ndarray) -> np.ndarray:
+        """[n] of each item."""
+        return (self._store.groups if self._whole[number] else self._store.rows).tokens[items]
 
     def serve(self, number: int, rows: np.ndarray) -> None:
         """A consumer acknowledged these rows (slots; of a consumer of groups all of a group): whoever else has them, or would get them, comes too
@@ -115,8 +139,14 @@ class Queues:
         for ready, (keys, items_of, versions, newest) in waiting:
             ready.add(keys, items_of, np.full_like(versions, version), newest)
 
-    def thaw(self) -> None:
+    def freeze(self) -> list[FrozenPicker]:
+        """The rest is told by the tables."""
+        return [picker.freeze() for picker in self.pickers]
+
+    def thaw(self, pickers: list[FrozenPicker]) -> None:
         """After the tables, which say what lies where."""
+        for picker, frozen in zip(self.pickers, pickers, strict=True):
+            picker.thaw(frozen)
         store = self._store
         rows, groups = store.rows.slots(), store.groups.slots()
         for number, ready in enumerate(self.sets):
@@ -128,6 +158,23 @@ class Queues:
                 waiting = rows[store.rows.queued[rows, number]]
                 ready.add(*self._of_rows(waiting))
                 self.rows[number] = len(waiting)
+
+    def _candidates(self, number: int, items: np.ndarray) -> Candidates:
+        """Copies all of them: who gets them may write to them."""
+        rows, groups = self._store.rows, self._store.groups
+        if self._whole[number]:
+            table, zeros = groups, np.zeros(len(items), dtype=np.int64)
+            return Candidates(
+                table.gid[items], zeros, table.version[items], table.newest[items], table.tokens[items], table.rows[items], table.order[items]
+            )
+        owners, ones = rows.group[items], np.ones(len(items), dtype=np.int64)
+        return Candidates(
+            groups.gid[owners], rows.index[items], groups.version[owners], rows.newest[items], rows.tokens[items], ones, groups.order[owners]
+        )
+
+    def _remove(self, number: int, items: np.ndarray) -> None:
+        keys, _, versions, newest = self._of_groups(items) if self._whole[number] else self._of_rows(items)
+        self.sets[number].remove(keys, versions, newest)
 
     def _of_rows(self, slots: np.ndarray) -> Items:
         rows, groups = self._store.rows, self._store.groups

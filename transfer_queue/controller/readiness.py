@@ -28,6 +28,10 @@ class Lane:
             heapq.heappop(self._versions)
         return self._versions[0] if self._versions else None
 
+    def counts(self) -> dict[int, int]:
+        """Items by version."""
+        return {version: len(shelf) for version, shelf in self._shelves.items()}
+
     def add(self, version: int, keys: np.ndarray, slots: np.ndarray) -> None:
         shelf = self._shelves.get(version)
         if shelf is None:
@@ -57,11 +61,13 @@ class Lane:
 
 
 class ReadySet:
-    """`by_version`: oldest group version first, then gid and row; else gid and row. `gated`: only items whose newest token <= the taker's weights."""
+    """`by_version`: oldest group version first (`newest_first`: newest), then gid and row; else gid and row. `gated`: only items whose newest token
+    <= the taker's weights."""
 
-    def __init__(self, *, by_version: bool, gated: bool) -> None:
+    def __init__(self, *, by_version: bool, gated: bool, newest_first: bool = False) -> None:
         self.by_version = by_version
         self._gated = gated
+        self._sign = -1 if newest_first else 1  # of the versions that shelves stand under: the smallest is the next
         self._lanes: dict[int, Lane] = {}  # by gate
         self._count = 0
 
@@ -79,7 +85,7 @@ class ReadySet:
         """The same of one."""
         self._count += 1
         lane = self._lane(newest if self._gated else 0)
-        lane.add(version if self.by_version else 0, np.array([key]), np.array([slot]))
+        lane.add(self._sign * version if self.by_version else 0, np.array([key]), np.array([slot]))
 
     def _lane(self, gate: int) -> Lane:
         lane = self._lanes.get(gate)
@@ -101,7 +107,26 @@ class ReadySet:
 
     def version(self, loaded: int | None) -> int | None:
         """Of the next item in order, where that goes by version; else 0 for any."""
-        return min((version for lane in self._able(loaded).values() if (version := lane.version()) is not None), default=None)
+        found = min((version for lane in self._able(loaded).values() if (version := lane.version()) is not None), default=None)
+        return None if found is None else self._sign * found
+
+    def counts(self, loaded: int | None) -> dict[int, int]:
+        """Items by version, in order, where that goes by version; else all under 0. It costs as much as there are versions."""
+        found: dict[int, int] = {}
+        for lane in self._able(loaded).values():
+            for version, count in lane.counts().items():
+                found[version] = found.get(version, 0) + count
+        return {self._sign * version: found[version] for version in sorted(found)}
+
+    def peek(self, limit: int, loaded: int | None, only: int | None = None) -> np.ndarray:
+        """Slots of the first `limit` items in order, which stay; `only`: of this version."""
+        parts, lanes = [np.zeros(0, dtype=np.int64)], self._able(loaded)
+        for version in self.counts(loaded) if only is None else [only]:
+            if limit <= 0:
+                break
+            parts.append(_first(lanes, self._sign * version, limit)[0])
+            limit -= len(parts[-1])
+        return np.concatenate(parts)
 
     def pop(self, limit: int, loaded: int | None) -> np.ndarray:
         """Take up to `limit` items out; their slots, in order."""
@@ -113,14 +138,8 @@ class ReadySet:
 
     def pop_version(self, version: int, limit: int, loaded: int | None) -> np.ndarray:
         """The same, of one version only."""
-        lanes = self._able(loaded)
-        firsts = [lane.peek(version, limit) for lane in lanes.values()]
-        counts = [len(keys) for keys, _ in firsts]
-        slots = firsts[0][1]
-        if len(firsts) > 1:
-            order = np.argsort(np.concatenate([keys for keys, _ in firsts]))[:limit]
-            slots = np.concatenate([slots for _, slots in firsts])[order]
-            counts = np.bincount(np.repeat(np.arange(len(firsts)), counts)[order], minlength=len(firsts)).tolist()
+        lanes, version = self._able(loaded), self._sign * version
+        slots, counts = _first(lanes, version, limit)
         self._count -= len(slots)
         for (gate, lane), count in zip(list(lanes.items()), counts, strict=True):
             lane.skip(version, count)
@@ -137,6 +156,7 @@ class ReadySet:
         """((gate, version), which of the items, in order)."""
         if not len(keys):
             return
+        versions = self._sign * versions
         gate, version = int(newest[0]) if self._gated else 0, int(versions[0]) if self.by_version else 0
         if len(keys) == 1 or ((not self._gated or (newest == gate).all()) and (not self.by_version or (versions == version).all())):
             yield (gate, version), slice(None) if (keys[1:] > keys[:-1]).all() else np.argsort(keys)
@@ -146,3 +166,14 @@ class ReadySet:
         cuts = np.flatnonzero((np.diff(gates[order]) != 0) | (np.diff(versions[order]) != 0)) + 1
         for where in np.split(order, cuts):
             yield (int(gates[where[0]]), int(versions[where[0]])), where
+
+
+def _first(lanes: dict[int, Lane], version: int, limit: int) -> tuple[np.ndarray, list[int]]:
+    """(slots of the first items under this version, how many of them are in each of the lanes; at least one lane)."""
+    firsts = [lane.peek(version, limit) for lane in lanes.values()]
+    counts = [len(keys) for keys, _ in firsts]
+    if len(firsts) == 1:
+        return firsts[0][1], counts
+    order = np.argsort(np.concatenate([keys for keys, _ in firsts]))[:limit]
+    slots = np.concatenate([slots for _, slots in firsts])[order]
+    return slots, np.bincount(np.repeat(np.arange(len(firsts)), counts)[order], minlength=len(firsts)).tolist()

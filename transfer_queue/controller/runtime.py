@@ -10,6 +10,7 @@ from transfer_queue.controller.moves import Moves
 from transfer_queue.controller.repeats import Repeats
 from transfer_queue.controller.timers import Timers
 from transfer_queue.messages import Event, Record
+from transfer_queue.samplers.choice import Ask, Choice, Choices, asked
 
 Key = tuple[str, str, str]  # (kind of parked request, topic, consumer or member)
 
@@ -54,6 +55,7 @@ class Runtime:
         self.cancelled: list[tuple[str, int, int]] = []  # (owner, gid, fence) to tell
         self.serials = 0  # numbers given
         self.emitted = 0  # calls of the observer: a number for each, so that it may know which it has seen
+        self.choices: Choices = asked
 
     def observe(self, observer: Observer) -> None:
         """It sees what happens from now on."""
@@ -85,6 +87,10 @@ class Runtime:
         """A number that was never given before: fences of attempts, ids of leases."""
         self.serials += 1
         return self.serials
+
+    def choice(self, ask: Ask) -> Choice:
+        """What a sampler of somebody's own says, by `ask`, or said when all this was before."""
+        return self.choices(ask)
 
     def touch(self) -> None:
         """Progress was made: the stall clock starts anew."""

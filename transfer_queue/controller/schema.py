@@ -9,7 +9,8 @@ import numpy as np
 
 from transfer_queue.codec.declared import BYTES_KINDS, check_declared, value_bytes
 from transfer_queue.controller.errors import bad
-from transfer_queue.messages import NOWHERE, Slice, TopicSpec
+from transfer_queue.messages import NOWHERE, Consumer, Slice, TopicSpec
+from transfer_queue.samplers import Plan, SamplerError, plan_of
 
 MOST_ROWS = 1 << 16  # of a group: a reissue lists the missing ones, so that a number gone wild would be a list that fills the memory
 
@@ -34,6 +35,7 @@ class Schema:
         self.spec = spec
         _check(spec)
         self.consumers = spec.consumers
+        self.plans = [_plan(consumer, spec) for consumer in spec.consumers]  # how each is served
         self.numbers = {consumer.name: number for number, consumer in enumerate(spec.consumers)}
         self.terminals = [number for number, consumer in enumerate(spec.consumers) if consumer.terminal]
         self.shared = frozenset(column.name for column in spec.columns if column.shared)
@@ -162,6 +164,13 @@ class Schema:
                 f"{what}: columns {sorted(needed - given)} are missing and not optional in topic {self.spec.name!r}: nothing was stored, for "
                 "its consumers would wait for ever; write them or declare them optional"
             )
+
+
+def _plan(consumer: Consumer, spec: TopicSpec) -> Plan:
+    try:
+        return plan_of(consumer, spec)
+    except SamplerError as error:
+        raise ValueError(f"topic {spec.name!r}, consumer {consumer.name!r}: {error}") from error
 
 
 def _check(spec: TopicSpec) -> None:

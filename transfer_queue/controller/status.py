@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from transfer_queue.controller.group import Group
 from transfer_queue.controller.parked import Parked
+from transfer_queue.controller.rounds import waits_for_its_rank
 from transfer_queue.controller.topic import TopicState
 from transfer_queue.messages import ConsumerStatus, ModelVersion, TopicStatus
 
@@ -55,15 +56,17 @@ def _consumers(topic: TopicState, parked: Parked) -> list[ConsumerStatus]:
             leases=counts.get(number, 0),
             oldest_lease_s=topic.runtime.now() - begun[number] if number in begun else None,
             expired_leases=topic.expired[number],
+            fallbacks=topic.queues.pickers[number].fallbacks,
+            sampler_fault=topic.queues.pickers[number].fault,
         )
         for number, consumer in enumerate(topic.schema.consumers)
     ]
 
 
 def _leases(topic: TopicState) -> tuple[dict[int, int], dict[int, float]]:
-    """By consumer that has any: how many, and when the oldest was given."""
+    """By consumer that has any: how many a member has, and when the oldest was given."""
     counts, begun = dict[int, int](), dict[int, float]()
-    for lease in topic.leases:
+    for lease in (lease for lease in topic.leases if not waits_for_its_rank(lease)):
         counts[lease.consumer] = counts.get(lease.consumer, 0) + 1
         begun[lease.consumer] = min(lease.since, begun.get(lease.consumer, lease.since))
     return counts, begun

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from transfer_queue.controller.picking import Picker
 from transfer_queue.controller.readiness import ReadySet
 from transfer_queue.controller.store import Store, keys_of
 from transfer_queue.controller.versions import VersionCount
@@ -17,10 +18,15 @@ class FrozenTerminal(Record, frozen=True):
     trained: int
 
 
+def size_of(batch: int, held: int, trained: int, target: int | None) -> int:
+    """Groups of a step's batch of which so many are leased, after so many that are trained, of a run that trains `target` (None: not known yet)."""
+    return batch if target is None else max(held, min(batch, target - trained))
+
+
 class Terminal:
-    def __init__(self, number: int, batch: int, ready: ReadySet, store: Store) -> None:
+    def __init__(self, number: int, batch: int, ready: ReadySet, picker: Picker, store: Store) -> None:
         self.number = number  # in the schema
-        self.ready = ready
+        self.ready, self.picker = ready, picker
         self.epochs: list[int] = []  # epoch of each commit: its length is the clock, so that no second counter can drift
         self.trained = 0  # groups acknowledged; with one terminal consumer this is the ledger's count
         self.batch: dict[int, int] = {}  # leased to the present step: gid → slot
@@ -34,29 +40,50 @@ class Terminal:
 
     def batch_size(self, target: int | None) -> int:
         """Groups of the present step: only the run's last batch may be short."""
-        if target is None:
-            return self._batch_size
-        return max(len(self.batch), min(self._batch_size, target - self.trained))
+        return size_of(self._batch_size, len(self.batch), self.trained, target)
 
     def select(self, limit: int, at_least: int, loaded: int | None, ordered: bool) -> np.ndarray:
-        """Move up to `limit` groups (slots) into the batch, oldest version first; none at all if there are fewer than `at_least`.
+        """Move up to `limit` groups (slots) into the batch, in its sampler's order; none at all if there are fewer than `at_least`.
 
         ordered (policy wait): a group is taken only while no open group of an older version remains outside the batch.
         """
+        wanted = limit
         if self.ready.count(loaded) < at_least:
             return np.zeros(0, dtype=np.int64)
         if not ordered:
-            chosen = self._chosen(self.ready.pop(limit, loaded))
+            chosen = self._chosen(self.picker.pop(limit, loaded, at_least))
         else:
             parts: list[np.ndarray] = []
             while limit > 0 and (version := self.ready.version(loaded)) is not None and version == self.outside.min():
-                parts.append(self._chosen(self.ready.pop_version(version, limit, loaded)))
+                parts.append(self._chosen(self.picker.pop_version(version, limit, loaded)))
                 limit -= len(parts[-1])
             chosen = np.concatenate([np.zeros(0, dtype=np.int64), *parts])
-        if len(chosen) < at_least:
-            self.put_back(chosen)
+        return self._even(chosen, wanted, at_least)
+
+    def select_alike(self, limit: int, at_least: int, left: int, loaded: int | None, more: bool) -> np.ndarray:
+        """The same, groups of one version only: the batch's, or for a new one the oldest that can fill it. `left`: groups that the batch still
+        misses; `more`: others may yet come or get ready. When none can, and no version fills the batch, it is filled as it is."""
+        counts = self.ready.counts(loaded)
+        begun = self.batch[min(self.batch)] if self.batch else None  # any of them, but after a restart the same
+        if begun is not None:
+            version = int(self._store.groups.version[begun])
+            if counts.get(version, 0) >= at_least:
+                return self._even(self._chosen(self.picker.pop_version(version, limit, loaded)), limit, at_least)
+        else:
+            for version, count in counts.items():
+                if count >= left:
+                    return self._chosen(self.picker.pop_version(version, limit, loaded))
+        if more or sum(counts.values()) < at_least:
             return np.zeros(0, dtype=np.int64)
-        return chosen
+        return self._chosen(self.picker.pop_mixed(limit, loaded))
+
+    def _even(self, slots: np.ndarray, wanted: int, at_least: int) -> np.ndarray:
+        """Of fewer groups than were wanted as many as all ranks can have alike; none of fewer than `at_least`. The newest of them are ready again."""
+        keep = len(slots) if len(slots) == wanted else len(slots) - len(slots) % max(1, self.picker.plan.ranks)
+        keep = keep if keep >= at_least else 0
+        if keep < len(slots):
+            self.put_back(slots[keep:])
+        return slots[:keep]
 
     def _chosen(self, slots: np.ndarray) -> np.ndarray:
         table = self._store.groups

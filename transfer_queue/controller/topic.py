@@ -15,11 +15,12 @@ import numpy as np
 from transfer_queue.controller.askers import Askers
 from transfer_queue.controller.group import SERVED, Attempt, Group
 from transfer_queue.controller.leases import Lease, Leases
-from transfer_queue.controller.ledger import RUN_END, Ledger
+from transfer_queue.controller.ledger import CODES, RUN_END, Ledger
 from transfer_queue.controller.prompts import PromptQueue
 from transfer_queue.controller.queues import Queues
 from transfer_queue.controller.receipts import Receipts
 from transfer_queue.controller.reissue import ReissueQueue
+from transfer_queue.controller.rounds import Rounds, waits_for_its_rank
 from transfer_queue.controller.runtime import Runtime
 from transfer_queue.controller.schema import Place, Schema
 from transfer_queue.controller.store import Store, once
@@ -47,8 +48,12 @@ class TopicState:
         self.leases = Leases(self.groups, runtime.serial, runtime.now)
         self.askers = Askers(runtime.now)
         self.progress_at: dict[str, float] = {}  # by stage: its last work that was taken in, seconds of the controller's clock
-        self.queues = Queues(self.groups, self.window.ordered, self.wake_takers)
-        self.terminals = {number: Terminal(number, spec.window.batch, self.queues.sets[number], self.groups) for number in self.schema.terminals}
+        self.queues = Queues(self.groups, self.window.ordered, self.wake_takers, self._fell_back, runtime.choice)
+        self.terminals = {
+            number: Terminal(number, spec.window.batch, self.queues.sets[number], self.queues.pickers[number], self.groups)
+            for number in self.schema.terminals
+        }
+        self.rounds = {number: Rounds(number, plan, self.leases) for number, plan in enumerate(self.schema.plans) if plan.ranks}
         self.clock_terminal = self.terminals[self.schema.terminals[0]]  # its commits are the model's clock
         self.done_rows = [0] * len(spec.consumers)
         self.receipts = Receipts()  # of puts of whole groups
@@ -237,9 +242,14 @@ class TopicState:
 
     def pop_batch(self, terminal: Terminal, limit: int, at_least: int, loaded: int | None) -> np.ndarray:
         """Groups (slots) for the batch of a terminal consumer, in its sampler's order."""
-        slots = terminal.select(limit, at_least, loaded, self.window.ordered)
+        order = terminal.picker.plan.order
+        if order == "same_version":
+            left = terminal.batch_size(self.prompts.target) - len(terminal.batch)
+            slots = terminal.select_alike(limit, at_least, left, loaded, self._more_for(terminal, loaded))
+        else:
+            slots = terminal.select(limit, at_least, loaded, self.window.ordered)
         self.queues.rows[terminal.number] -= int(self.groups.groups.rows[slots].sum())
-        if self.spec.consumers[terminal.number].sampler == "in_order":
+        if order == "in_order":
             slots = slots[np.argsort(self.groups.groups.gid[slots])]
         return slots
 
@@ -258,6 +268,23 @@ class TopicState:
         self.lapse(lease)
         return None
 
+    def lease_batch(self, groups: np.ndarray, member: str) -> None:
+        """These groups (slots) are in a batch now."""
+        self.ledger.move_all(groups[self.groups.groups.state[groups] != CODES["leased"]], "leased", self.version, member=member)
+
+    def _more_for(self, terminal: Terminal, loaded: int | None) -> bool:
+        """Whether groups may yet come or get ready for it, without a commit before."""
+        if len(terminal.outside) > terminal.ready.count(loaded):
+            return True
+        target, taken = self.prompts.target, self.ledger.trained + self.ledger.open
+        return self.window.has_permit(self.ledger.open) and (target is None or taken < target)
+
+    def _fell_back(self, number: int, fault: str, times: int) -> None:
+        """A sampler could not be followed: the take was served all the same."""
+        consumer = self.schema.consumers[number]
+        data: dict[str, float | int | str] = {"consumer": consumer.name, "sampler": consumer.sampling.name, "why": fault, "times": times}
+        self.runtime.emit("topic", topic=self.name, reason="sampler_fell_back", data=data)
+
     def lapse(self, lease: Lease) -> None:
         """A lease that ran out: its rows are ready again. Its owner may only be slow, so what it still writes first is taken in."""
         self.runtime.emit(
@@ -274,31 +301,40 @@ class TopicState:
 
     def end(self, lease: Lease) -> None:
         """Everything of it is done."""
+        self._end_lease(lease)
+        if lease.consumer in self.rounds:
+            self.rounds[lease.consumer].done(lease)
+
+    def _end_lease(self, lease: Lease) -> None:
         if lease.timer is not None:
             self.runtime.timers.cancel(lease.timer)
         self.leases.remove(lease)
 
     def release(self, lease: Lease, reason: str) -> None:
-        """A lease ends undone: what is still open of it is ready again."""
-        self.end(lease)
-        terminal = self.terminals.get(lease.consumer)
-        if terminal is not None:
-            self._give_up(terminal, lease, reason)
+        """A lease ends undone: what is still open of it is ready again; the part of a round for its rank, everything else for all."""
+        rounds = self.rounds.get(lease.consumer)
+        self._end_lease(lease)
+        if rounds is None or not rounds.take_back(lease):
+            self._ready_again(lease, reason)
+        if lease.consumer in self.terminals and self.runtime.blocks.lost:
+            self.on_return(once(lease.groups[lease.alive()])[0])
+        self.wake_takers(lease.consumer)
+
+    def _ready_again(self, lease: Lease, reason: str) -> None:
+        if lease.consumer in self.terminals:
+            self.give_up(lease, once(lease.groups[lease.alive()])[0], reason)
         elif self.schema.consumers[lease.consumer].unit == "group":
             self.queues.add_groups(once(lease.groups[lease.due()])[0], lease.consumer)
         else:
             self.queues.add_rows(lease.rows[lease.due()], lease.consumer)
-        self.wake_takers(lease.consumer)
 
-    def _give_up(self, terminal: Terminal, lease: Lease, reason: str) -> None:
-        """A part of a batch that is not trained by this owner."""
-        table = self.groups.groups
-        slots = once(lease.groups[lease.alive()])[0]
+    def give_up(self, lease: Lease, slots: np.ndarray, reason: str) -> None:
+        """These groups, of a lease of a terminal consumer, are out of its batch and ready again."""
+        table, terminal = self.groups.groups, self.terminals[lease.consumer]
         terminal.put_back(slots)
         self.queues.rows[terminal.number] += int(table.rows[slots].sum())
-        self.ledger.move_all(slots[~table.leased[slots].any(axis=1)], "complete", self.version, reason, lease.owner)
-        if self.runtime.blocks.lost:
-            self.on_return(slots)
+        member = "" if waits_for_its_rank(lease) else lease.owner
+        self.ledger.move_all(slots[~table.leased[slots].any(axis=1)], "complete", self.version, reason, member)
 
     def wake_takers(self, number: int) -> None:
         self.runtime.wake("take", self.name, self.schema.consumers[number].name)
@@ -366,14 +402,20 @@ class TopicState:
         self.over = True
         self.drop(list(self.groups.values()), RUN_END)
         self.prompts.discard_all()
+        for rounds in self.rounds.values():
+            rounds.clear()
         self.runtime.emit("topic", topic=self.name, reason="done", version=self.version, data={"trained": self.ledger.trained})
         for number in range(len(self.schema.consumers)):
             self.wake_takers(number)
 
     def under_way(self) -> bool:
         """Whether somebody has something that can be finished without more being handed out."""
-        whole = any(len(terminal.batch) == terminal.batch_size(self.prompts.target) for terminal in self.terminals.values() if terminal.batch)
-        return whole or bool(self.groups.attempts) or any(lease.count() for lease in self.leases if lease.consumer not in self.terminals)
+        untaken = [lease for lease in self.leases if waits_for_its_rank(lease) and lease.count()]
+        waiting = {lease.consumer for lease in untaken}
+        batches = [terminal for number, terminal in self.terminals.items() if terminal.batch and number not in waiting]
+        whole = any(len(terminal.batch) == terminal.batch_size(self.prompts.target) for terminal in batches)
+        held = (lease for lease in self.leases if lease.consumer not in self.terminals and not waits_for_its_rank(lease))
+        return whole or bool(self.groups.attempts) or any(lease.count() for lease in held)
 
     def forget_owner(self, owner: str, cause: str) -> None:
         """A member ended: its attempts are reissued, its leases end."""

@@ -18,6 +18,7 @@ from transfer_queue.journal.settings import JournalSettings
 from transfer_queue.journal.snapshot import Writing
 from transfer_queue.journal.syncing import Syncer
 from transfer_queue.messages import OkCommitted, ReadImage, Reply, Request, Status, Watch
+from transfer_queue.samplers.choice import Ask, Choice
 from transfer_queue.wire import encode
 
 CHANGE_NOTHING = frozenset({Status, ReadImage})
@@ -40,6 +41,7 @@ class Journal:
         self._last_bytes = 0  # of the last snapshot
         self._writing: Writing | None = None
         self._syncer = None if self.in_groups else Syncer(log)
+        core.choose_by(self.choice)
 
     # ------------------------------------------------------------ inputs
 
@@ -66,6 +68,12 @@ class Journal:
     def restarted(self) -> None:
         """The controller is back: the first input of this start."""
         self._note(Kind.RESTARTED, payload=msgspec.msgpack.encode(self._head.start))
+
+    def choice(self, ask: Ask) -> Choice:
+        """Made while an input is taken in, it stands behind that, in the same page."""
+        made = ask()
+        self._note(Kind.CHOICE, payload=msgspec.msgpack.encode(made))
+        return made
 
     def _note(self, kind: Kind, connection: bytes = b"", payload: bytes = b"") -> None:
         self._pieces += (records.head(kind, self._clock.now, connection, len(payload)), payload)

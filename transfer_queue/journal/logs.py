@@ -134,7 +134,7 @@ def sources() -> str:
     """A sum over the state machine's sources."""
     total = xxhash.xxh3_64()
     root = Path(transfer_queue.__file__).parent
-    for folder in ("codec", "controller", "messages"):
+    for folder in ("codec", "controller", "messages", "samplers"):
         for path in sorted((root / folder).glob("*.py")):
             total.update(path.name.encode() + b"\0" + path.read_bytes())
     return total.hexdigest()

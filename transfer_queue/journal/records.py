@@ -20,6 +20,7 @@ class Kind(IntEnum):
     UNDELIVERED = 4  # payload: the reply
     UNREACHABLE = 5  # connection: the shard's name; payload: why
     RESTARTED = 6  # payload: Start
+    CHOICE = 7  # of a sampler of somebody's own, made while the input before was taken in; payload: Choice
 
 
 class Start(Record, frozen=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -12,6 +13,7 @@ from transfer_queue.journal import records
 from transfer_queue.journal.errors import JournalError
 from transfer_queue.journal.pages import Page, pages
 from transfer_queue.journal.records import Input, Kind, Start
+from transfer_queue.samplers.choice import Ask, Choice, asked
 from transfer_queue.wire import decode_reply, decode_request
 
 
@@ -20,27 +22,36 @@ class Replay:
         """`start`: of the controller that began the log."""
         self._core, self._clock = core, clock
         self.start = start  # the newest
+        self._choices: list[Choice] = []  # made while the present input was taken in
+        self._asked = 0  # how many of them were asked for
 
     def log(self, path: Path, file: memoryview) -> int:
         """Every whole page but the first, its head; returns where the last one ends. Raises JournalError where the state takes another way."""
         end = 0
+        self._core.choose_by(self._choice)
         for number, found in enumerate(pages(file)):
             if number:
                 self._page(found, f"{path}, page {number}")
             end = found.end
+        self._core.choose_by(asked)
         return end
 
     def _page(self, found: Page, where: str) -> None:
-        for each in records.inputs(found.body):
+        for each, choices in _with_choices(records.inputs(found.body)):
             self._clock.now = each.now
+            self._choices, self._asked = choices, 0
             self._apply(each)
+            if self._asked != len(choices):
+                raise _led_elsewhere(where, f"asked samplers {self._asked} times where it had asked {len(choices)} times")
             self._drain()
-        if (self._core.serials, self._core.emitted) != found.counts:
-            raise JournalError(
-                f"{where}: the state machine has counted {self._core.serials}, {self._core.emitted} where it had counted {found.counts}: the same "
-                "inputs led elsewhere, so nothing of this journal can be believed. This is a fault of ours: report it, and begin the run from its "
-                "last checkpoint"
-            )
+        counts = self._core.serials, self._core.emitted
+        if counts != found.counts:
+            raise _led_elsewhere(where, f"counted {', '.join(map(str, counts))} where it had counted {', '.join(map(str, found.counts))}")
+
+    def _choice(self, ask: Ask) -> Choice:
+        """As it was: nobody is asked."""
+        self._asked += 1
+        return self._choices[self._asked - 1] if self._asked <= len(self._choices) else Choice(fault="it was not asked before")
 
     def _apply(self, each: Input) -> None:
         core = self._core
@@ -68,3 +79,25 @@ class Replay:
         core.repeated.clear()
         core.frees.clear()
         core.sweeps.clear()
+
+
+def _with_choices(inputs: Iterable[Input]) -> Iterator[tuple[Input, list[Choice]]]:
+    """Each input but choices, with those that were made while it was taken in."""
+    cause: Input | None = None
+    choices: list[Choice] = []
+    for each in inputs:
+        if each.kind is Kind.CHOICE:
+            choices.append(msgspec.msgpack.decode(each.payload, type=Choice))
+            continue
+        if cause is not None:
+            yield cause, choices
+        cause, choices = each, []
+    if cause is not None:
+        yield cause, choices
+
+
+def _led_elsewhere(where: str, what: str) -> JournalError:
+    return JournalError(
+        f"{where}: the state machine has {what}: the same inputs led elsewhere, so nothing of this journal can be believed. This is a fault of ours: "
+        "report it, and begin the run from its last checkpoint"
+    )

@@ -11,7 +11,7 @@ value.
 
 from __future__ import annotations
 
-from transfer_queue.messages.base import PROTOCOL, Cancel, ErrorReply, Kind, OkEmpty, Policy, Record, Reply, Request, RunState, Sampler, State, Unit
+from transfer_queue.messages.base import PROTOCOL, Cancel, ErrorReply, Kind, OkEmpty, Policy, Record, Reply, Request, RunState, State, Unit
 from transfer_queue.messages.consuming import Commit, OkCommitted, OkTaken, OkWritten, Published, Release, Take, WriteBack
 from transfer_queue.messages.members import (
     Directive,
@@ -51,7 +51,7 @@ from transfer_queue.messages.producing import (
 )
 from transfer_queue.messages.rows import NOWHERE, PutBatch, RowPut, RowRef, Rows, packed, packed_places, places, slices_of, unpacked, wrong_lengths
 from transfer_queue.messages.saving import PIECE_BYTES, EndSave, Load, LoadPart, OkImage, OkSave, ReadImage, Save
-from transfer_queue.messages.schema import Column, Consumer, TopicSpec, Window
+from transfer_queue.messages.schema import Column, Consumer, Sampler, TopicSpec, Window
 from transfer_queue.messages.stall import AdmissionWait, Blame, GroupWait, LeaseWait, MemberWait, StageWait, StallReport, TopicWait
 from transfer_queue.messages.status import ConsumerStatus, Event, OkStatus, Status, StatusRecord, TopicStatus, TrafficStatus
 

@@ -6,11 +6,10 @@ from typing import Literal
 
 import msgspec
 
-PROTOCOL = 3
+PROTOCOL = 4
 Unit = Literal["row", "group"]
 State = Literal["admitted", "generating", "complete", "leased", "trained", "dropped"]
 Policy = Literal["wait", "drop"]
-Sampler = Literal["in_order", "oldest_first"]  # `unit: group` on a consumer is the whole-groups sampler
 RunState = Literal["run", "drain", "pause", "stop"]
 Kind = Literal["scalar", "per_token", "blob", "text", "object"]
 

@@ -21,6 +21,7 @@ class Take(Request, frozen=True):
     at_least: int = 1  # park until so many can be had at once (or the batch needs fewer)
     loaded: int | None = None  # the taker's weights version, where the consumer needs weights
     step: int | None = None
+    rank: int | None = None  # data-parallel rank, where the consumer's sampler deals to ranks; `limit` and `at_least` are then those of one rank
     wait_s: float = 30.0
 
 
@@ -30,6 +31,7 @@ class OkTaken(Reply, frozen=True):
     version: int = 0  # the topic's clock at hand-out
     batch: int = 0  # terminal: how many groups this step's batch has in all
     done: bool = False  # nothing will ever come again
+    round: int = -1  # with a rank: which dealing this is its part of, counted from 0; its part may be empty; -1: nothing was dealt
 
 
 class WriteBack(Request, frozen=True):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
-from transfer_queue.messages.base import Kind, Policy, Record, Sampler, Unit
+from transfer_queue.messages.base import Kind, Policy, Record, Unit
 
 
 class Column(Record, frozen=True):
@@ -23,6 +25,17 @@ class Column(Record, frozen=True):
     shape: tuple[int, ...] = ()  # of one value: scalar and shape (T,) is an array [rows, T], per_token and shape (k,) runs of [k] values
 
 
+class Sampler(Record, frozen=True):
+    """In which order a consumer is served, and how a batch is dealt to its ranks; `unit: group` makes any of them one of whole groups.
+
+    name: in_order, oldest_first, newest_first, same_version, earliest_deadline, rank_aware, length_balanced, or "package.module:function", one of
+    your own. Names and options are checked by `samplers.plan_of` when the controller starts.
+    """
+
+    name: str = "oldest_first"
+    options: dict[str, Any] = {}
+
+
 class Consumer(Record, frozen=True):
     """One stage's view of a topic: what it must see before it can have a row, and how it is served."""
 
@@ -31,8 +44,12 @@ class Consumer(Record, frozen=True):
     outputs: tuple[str, ...] = ()
     unit: Unit = "row"
     terminal: bool = False  # its acknowledgement is `Commit`; its leases end only with its incarnation
-    sampler: Sampler = "oldest_first"
+    sampler: Sampler | str = "oldest_first"  # a name is a sampler without options
     needs_weights: bool = False  # take only rows whose newest token version <= the taker's loaded version
+
+    @property
+    def sampling(self) -> Sampler:
+        return Sampler(self.sampler) if isinstance(self.sampler, str) else self.sampler
 
 
 class Window(Record, frozen=True):

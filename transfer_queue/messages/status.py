@@ -17,12 +17,14 @@ class Status(Request, frozen=True):
 class ConsumerStatus(Record, frozen=True):
     name: str
     done_rows: int
-    leased_rows: int
+    leased_rows: int  # parts of ranks that wait for them included
     ready_rows: int
     waiting: list[str]  # members parked
     leases: int = 0  # handed out, neither answered nor run out
     oldest_lease_s: float | None = None  # age of the oldest of them; None: there is none
     expired_leases: int = 0  # that ran out, so far
+    fallbacks: int = 0  # takes that its sampler could not order, served in order instead
+    sampler_fault: str = ""  # why, the last time
 
 
 class TopicStatus(Record, frozen=True):

@@ -142,6 +142,7 @@ STAGES: tuple[Measure[ConsumerStatus], ...] = (
     Measure(GaugeMetricFamily, "stage_leases", "Leases that are neither answered nor run out.", lambda stage: stage.leases),
     Measure(GaugeMetricFamily, "stage_oldest_lease_seconds", "Age of the oldest of them.", lambda stage: stage.oldest_lease_s),
     Measure(CounterMetricFamily, "stage_expired_leases", "Leases that ran out; their rows went to others.", lambda stage: stage.expired_leases),
+    Measure(CounterMetricFamily, "stage_sampler_fallbacks", "Takes in which its sampler was not followed.", lambda stage: stage.fallbacks),
 )
 
 # ------------------------------------------------------------ shards

@@ -15,6 +15,7 @@ from asyncflow.config.explain.schedule import Schedule, schedule
 from asyncflow.config.explain.storage import Storage, storage
 from asyncflow.config.explain.waits import Waits, waits
 from asyncflow.config.root import RunConfig
+from asyncflow.config.rules import samplers
 from asyncflow.config.rules.paths import import_paths
 from asyncflow.flow.core import core_config
 
@@ -38,6 +39,7 @@ class Explanation(msgspec.Struct, frozen=True):
 def explain(config: RunConfig) -> Explanation:
     """Of a loaded, checked configuration. Raises SettingError for code that is named and not there. Reads source and model files, starts nothing."""
     import_paths(config)
+    samplers.own(config)
     core = core_config(config)
     topic = core.topics[0]
     return Explanation(

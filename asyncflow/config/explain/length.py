@@ -5,10 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from asyncflow.config.root import RunConfig
-from transfer_queue.controller.readiness import ReadySet
-from transfer_queue.controller.schema import Schema
-from transfer_queue.controller.store import Store
-from transfer_queue.controller.terminal import Terminal
+from transfer_queue.controller.terminal import size_of
 from transfer_queue.messages import TopicSpec
 
 
@@ -41,6 +38,4 @@ def length(config: RunConfig, topic: TopicSpec) -> Length:
 
 def _last_batch(topic: TopicSpec, steps: int, groups: int) -> int:
     """What the controller will say in the last step, when all steps before it are trained."""
-    terminal = Terminal(0, topic.window.batch, ReadySet(by_version=False, gated=False), Store(Schema(topic)))
-    terminal.trained = (steps - 1) * topic.window.batch
-    return terminal.batch_size(groups)
+    return size_of(topic.window.batch, held=0, trained=(steps - 1) * topic.window.batch, target=groups)

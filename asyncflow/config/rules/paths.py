@@ -63,6 +63,8 @@ def _named(config: RunConfig) -> Iterator[Named]:
     for name, stage in config.stages.items():
         if name not in LOOP_STAGES:
             yield Named(f"stages.{name}.compute", stage.compute, defaults[name].compute if name in defaults else None)
+        if ":" in stage.sampler.name:
+            yield Named(f"stages.{name}.sampler.name", stage.sampler.name, None)
     yield Named("algorithm.loss", config.algorithm.loss, AlgorithmSettings().loss)
     if config.algorithm.engine != TORCH:
         yield Named("algorithm.engine", config.algorithm.engine, TORCH)

@@ -73,6 +73,7 @@ def test_every_count_is_the_one_that_the_script_gives(run: Scripted, url: str) -
         metric("stage_ready_rows", topic=POLICY, stage="reward"): 0,
         metric("stage_leases", topic=POLICY, stage="reward"): 1,
         metric("stage_expired_leases_total", topic=POLICY, stage="reward"): 0,
+        metric("stage_sampler_fallbacks_total", topic=POLICY, stage="reward"): 0,
         metric("stage_waiting_members", topic=POLICY, stage="reward"): 1,
         metric("stage_done_rows_total", topic=POLICY, stage="trainer"): 0,
         metric("stage_leased_rows", topic=POLICY, stage="trainer"): 2,

@@ -1,0 +1,7 @@
+"""In which order consumers are served, and how a batch is dealt to data-parallel ranks. `docs/transfer_queue.md`, "Samplers"."""
+
+from transfer_queue.samplers.candidates import Candidates, Choose
+from transfer_queue.samplers.declared import ORDERS, RANKED, Plan, SamplerError, plan_of
+from transfer_queue.samplers.karmarkar_karp import balanced
+
+__all__ = ["ORDERS", "RANKED", "Candidates", "Choose", "Plan", "SamplerError", "balanced", "plan_of"]
