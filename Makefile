@@ -6,6 +6,9 @@ RUN_DIR ?=
 ARGS ?=
 # Processes that run the fast tests side by side; the longer ones have the machine to themselves.
 JOBS ?= 2
+# Seconds of load in a soak; what is killed when, and what nonsense is sent, is drawn by the seed (default: another one every time).
+SOAK_S ?= 1800
+SOAK_SEED ?=
 
 # Where torch comes from on Linux: PyTorch's own CPU index, for PyPI's build brings gigabytes of CUDA libraries.
 # Empty (TORCH_INDEX=): from wherever pip is configured to look.
@@ -20,7 +23,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints/core.txt)
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test lint types unit test-e2e test-tools browser docs clean venv venv-dev
+.PHONY: demo test lint types unit test-e2e test-tools soak browser docs clean venv venv-dev
 
 demo: venv
 	$(BIN)/asyncflow train recipes/quickstart $(if $(RUN_DIR),--run-dir $(RUN_DIR)) $(ARGS)
@@ -41,6 +44,10 @@ test-e2e: venv-dev
 
 test-tools: venv-dev
 	$(BIN)/python -m pytest -m tools --durations=0 $(ARGS)
+
+# A queue under load and a kill -9 every 10 s; no part of CI. For less than the full half hour: make soak SOAK_S=120
+soak: venv-dev
+	$(BIN)/python -m tests.soak --seconds $(SOAK_S) $(if $(SOAK_SEED),--seed $(SOAK_SEED)) $(ARGS)
 
 # For the tests that open a report's page: Debian's and Ubuntu's package, where no browser of the kind is there yet.
 browser:
