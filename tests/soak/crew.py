@@ -19,6 +19,7 @@ from transfer_queue.operation.report import QueueReport
 SAMPLE_S = 2.0
 LOOK_S = 0.2  # longest single wait: also how often it is looked whether what is waited for has come
 ASK_S = 5.0  # deadline of one answer of the queue
+TELL_S = 1.0  # the same where a start waits for it
 MOST_PROBLEMS = 20  # then the run is given up
 LOG_BYTES = 2000  # of a log that is shown
 
@@ -80,7 +81,8 @@ class Crew:
 
     def turn(self, timeout_s: float) -> None:
         """One wait, for somebody's end."""
-        for child in processes.wait(list(self.children.values()), min(timeout_s, SAMPLE_S)):
+        ended = processes.wait(list(self.children.values()), min(timeout_s, SAMPLE_S))
+        for child in sorted(ended, key=lambda child: child.seat.name != CONTROLLER):  # the controller first: it is told of the others
             self._ended(child)
         if time.monotonic() >= self._sampled + SAMPLE_S:
             self._sampled = time.monotonic()
@@ -106,10 +108,10 @@ class Crew:
         assert self._client is not None, "the controller is up"
         return self._client
 
-    def status(self) -> m.StatusRecord | None:
+    def status(self, within_s: float = ASK_S) -> m.StatusRecord | None:
         """None: the controller is not there."""
         try:
-            reply: m.OkStatus = self.client.status().result(ASK_S)
+            reply: m.OkStatus = self.client.status().result(within_s)
         except FAILURES:
             return None
         return reply.status
@@ -152,12 +154,12 @@ class Crew:
 
     def _tell(self, child: Child) -> None:
         """That a shard is gone, as whoever restarts it does: of this incarnation, for it may come late."""
-        status = self.status()
+        status = self.status(TELL_S)
         owner = next((owner for owner in status.members if owner.startswith(f"{child.seat.name}#")), None) if status is not None else None
         if owner is None:
             return
         try:
-            self.client.member_dead(child.seat.name, "killed", int(owner.rpartition("#")[2])).result(ASK_S)
+            self.client.member_dead(child.seat.name, "killed", int(owner.rpartition("#")[2])).result(TELL_S)
         except FAILURES:
             return  # the controller is gone too: that the next life joins tells it
 

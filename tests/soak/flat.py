@@ -15,7 +15,7 @@ import msgspec
 
 WARM_S = 10.0
 LEAST = 4  # samples of a third
-MEMORY_SHARE, MEMORY_BYTES = 0.10, 8 << 20  # slack: so much of the median, and so much besides
+MEMORY_SHARE, MEMORY_BYTES = 0.05, 2 << 20  # slack: so much of the median, and so much besides
 DESCRIPTORS = 8  # slack: a connection here or there
 
 

@@ -26,7 +26,7 @@ from transfer_queue.wire import decode_reply, decode_shard_reply, encode
 
 BURST = 100  # messages
 TRY_S = 10.0  # a question whose server was killed gets no answer: it is asked again after so long
-HANG_S = 60.0
+HANG_S = 180.0
 AGAIN_S = 0.2  # between two questions to a controller that is not there
 SHARE = 0.9  # of the run: it is over before the run calms down
 OWNER = "fuzzer#0"

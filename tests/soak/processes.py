@@ -15,7 +15,7 @@ import msgspec
 from tests.soak.settings import CAPACITY_BYTES, KEEP_BYTES, Seat, Settings
 
 ROOT = Path(__file__).parents[2]
-UP_S = 60.0  # deadline of a start
+UP_S = 180.0  # deadline of a start; a controller reads its journal
 END_S = 10.0  # of a process that was killed, or told to end by the end of its standard input
 
 

@@ -14,8 +14,8 @@ from transfer_queue.client import Pending, QueueClient
 from transfer_queue.errors import QueueError, QueueGone, QueueTimeout
 
 WAIT_S = 5.0  # of a parked request: shorter than the heartbeat, which requests are
-REPLY_S = 30.0
-TRIES = 8
+REPLY_S = 10.0  # much shorter than the heartbeat, too: who waits in vain for a dead server says nothing to the controller
+TRIES = 20
 SHARDS_GONE = ("shard_lost", "unknown_shard", "no_shards")  # codes of errors that end when the shard is back
 
 P = ParamSpec("P")
