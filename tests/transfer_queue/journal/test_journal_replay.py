@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -36,15 +34,6 @@ ANY_RUN = {
     "drops": st.sampled_from([0.0, 0.1]),
     "deaths": st.sampled_from([0.01, 0.05]),
 }
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """On a file system in memory where there is one: nothing here looks at what a disk does."""
-    shm = Path("/dev/shm")
-    path = Path(tempfile.mkdtemp(prefix="journal-", dir=shm if shm.is_dir() else None))
-    yield path
-    shutil.rmtree(path)
 
 
 def finish(world: KeptWorld) -> None:
@@ -242,6 +231,9 @@ class Calls:
     def kept(self) -> int:
         return self._safe
 
+    def rewind(self, calls: int) -> None:
+        raise AssertionError(f"nothing was lost, only {calls} calls of {self._safe} are said to have happened")
+
     def on_event(self, event: m.Event) -> None:
         self.calls.append([event])
 
@@ -282,6 +274,30 @@ def test_an_observer_is_told_what_it_has_not_kept_and_nothing_twice(folder: Path
         calls = Calls(safe)
         assert restore(folder, world.config, calls) is not None
         assert calls.calls == seen[safe:]
+
+
+class Rewound(Calls):
+    """It keeps everything, and goes back where it has to."""
+
+    def rewind(self, calls: int) -> None:
+        del self.calls[calls:]
+
+
+def test_an_observer_that_kept_what_a_power_cut_took_from_the_journal_goes_back(folder: Path) -> None:
+    world = WatchedWorld(Settings(seed=3, total=30), folder)
+    for _ in range(200):
+        world.step()
+    world.kept.leave()
+    seen, log = world.log.seen.calls, path_of(folder, "log", 0)
+    found = list(pages(memoryview(log.read_bytes())))
+    for page in (found[-1], found[len(found) // 2]):
+        os.truncate(log, page.end)
+        calls = Rewound(len(seen))
+        calls.calls = list(seen)
+        past = restore(folder, world.config, calls)
+        assert past is not None
+        assert calls.calls == seen[: past.core.emitted]
+    assert len(calls.calls) < len(seen)
 
 
 def test_what_a_heartbeat_recorded_is_the_observers_and_is_not_kept(folder: Path) -> None:
