@@ -89,8 +89,14 @@ class Journal:
         if self._pieces:
             self._write()
         if self.in_groups or any(type(reply) is OkCommitted for _, reply in replies):
-            self._log.sync()
+            self._sync()
         self._later.tell()
+
+    def _sync(self) -> None:
+        if self._syncer is None:
+            self._log.sync()
+        else:
+            self._syncer.sync()
 
     def _write(self) -> None:
         body = b"".join(self._pieces)
@@ -124,7 +130,7 @@ class Journal:
         """Begin the next log where the state is now, and write that."""
         begun, folder = time.thread_time(), Path(self._settings.folder)
         kept(self._later.observer)  # what it has seen by now cannot be told again
-        self._log.sync()
+        self._sync()
         self._head = msgspec.structs.replace(self._head, number=self._head.number + 1, now=self._clock.now)
         log = Log.create(folder, self._head)
         self._writing = Writing(folder, self._head, self._core.freeze())
@@ -138,7 +144,7 @@ class Journal:
     def close(self) -> None:
         """After the last input. What was noted is on the disk."""
         self.keep([])
-        self._log.sync()
+        self._sync()
         if self._writing is not None:
             self._writing.wait(WAIT_S)
         if self._syncer is not None:
