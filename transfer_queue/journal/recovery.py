@@ -120,12 +120,13 @@ def _go_on(settings: JournalSettings, observer: Observer, past: Past, holder: in
 
 def _start(past: Past, settings: JournalSettings) -> Start:
     """Of this process."""
-    before, last = past.start, past.clock.now
-    if boot() == before.boot:
-        silent_s = max(0.0, time.monotonic() + before.ahead_s - last)
+    before, last, now = past.start, past.clock.now, time.monotonic()
+    same = boot() == before.boot
+    silent_s = now + before.ahead_s - last
+    if same and silent_s >= 0.0:
         return Start(before.life + 1, before.boot, before.ahead_s, silent_s)
-    # the machine was started anew, and its clock with it; how long that took is not known, and nobody is to blame for it
-    return Start(before.life + 1, boot(), last - time.monotonic(), 0.0, undone=settings.sync != "always")
+    # the machine was started anew, and its clock with it, or this container has a clock of its own: how long nobody was there is not known
+    return Start(before.life + 1, boot(), last - now, 0.0, undone=not same and settings.sync != "always")
 
 
 def _logs(folder: Path) -> list[_Log]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import random
 import tempfile
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from controller_bench import Log, spec
@@ -203,6 +205,25 @@ def test_a_machine_that_was_started_anew_forgets_no_number(folder: Path, monkeyp
     topic = opened.core.topics["policy"]
     assert all(group.holder is None for group in topic.groups.values())
     assert sum(topic.ledger.counts.values()) == topic.ledger.lives
+
+
+def test_a_clock_that_shows_less_than_before_goes_on_where_it_was(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container that was started again: the machine is the same, its monotonic clock is not."""
+    opened = open_journal(JournalSettings(str(folder)), config(), Silent())
+    opened.journal.tick()
+    opened.journal.close()
+    os.close(opened.holder)
+    last, passed_s = opened.clock.now, [-1e6]
+    clock = SimpleNamespace(monotonic=lambda: last + passed_s[0], thread_time=time.thread_time)
+    for module in ("journal.recovery", "controller.server"):
+        monkeypatch.setattr(f"transfer_queue.{module}.time", clock)
+    again = open_journal(JournalSettings(str(folder)), config(), Silent())
+    assert again.clock.now >= last
+    before = again.clock.now
+    passed_s[0] += 7.0
+    assert again.clock.read() == pytest.approx(before + 7.0), "deadlines fall due as they would have"
+    passed_s[0] -= 20.0
+    assert again.clock.read() == before, "it never goes back"
 
 
 def test_with_every_reply_on_the_disk_a_machine_that_was_started_anew_has_everybody_back(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
