@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from transfer_queue.controller import ending, leasing
 from transfer_queue.controller.errors import bad
 from transfer_queue.controller.group import Group
 from transfer_queue.controller.store import gids_of
 from transfer_queue.controller.terminal import Terminal
-from transfer_queue.controller.topic import STALE, TopicState
+from transfer_queue.controller.topic import TopicState
 from transfer_queue.messages import Commit, OkCommitted
 
 
@@ -31,7 +32,7 @@ def commit(topic: TopicState, request: Commit, owner: str) -> OkCommitted:
     for lease_id in request.leases:
         lease = topic.leases.get(lease_id)
         if lease is not None:
-            topic.end(lease)
+            leasing.end(topic, lease)
     if number in topic.rounds:
         topic.rounds[number].clear()  # of a whole batch nothing is left but parts whose groups ended
     trained = terminal.commit(request.epoch)
@@ -43,7 +44,7 @@ def commit(topic: TopicState, request: Commit, owner: str) -> OkCommitted:
     topic.progressed(request.consumer)
     if terminal is topic.clock_terminal:
         _advance(topic)
-    topic.finish_if_trained()
+    ending.finish_if_trained(topic)
     topic.wake_terminals()
     return OkCommitted(version=request.step + 1, trained=topic.ledger.trained, done=topic.over)
 
@@ -96,13 +97,13 @@ def _acknowledged(topic: TopicState, slots: np.ndarray, clock: int, owner: str) 
     if len(waiting):
         topic.ledger.move_all(waiting, "complete", clock, "acknowledged", owner)
     if done.any():
-        topic.train(slots[done], clock, owner)
+        ending.train(topic, slots[done], clock, owner)
 
 
 def _advance(topic: TopicState) -> None:
     """The clock went on: min_versions move, and under `drop` what is too old goes."""
     if topic.window.expires:
-        topic.drop(_stale(topic), STALE)
+        ending.drop(topic, _stale(topic), ending.STALE)
     topic.runtime.wake("pull", topic.name)
 
 

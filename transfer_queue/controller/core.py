@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from transfer_queue.controller import leasing
 from transfer_queue.controller.blocks import places_of
 from transfer_queue.controller.config import CoreConfig
 from transfer_queue.controller.duties import Duty
@@ -216,7 +217,7 @@ class Core:
             self._runtime.repeats.undo(reply.id)
         for topic in self.topics.values():
             if isinstance(reply, OkTaken):
-                topic.take_back_lease(reply.lease)
+                leasing.take_back(topic, reply.lease)
             if isinstance(reply, OkPulled):
                 for lease in reply.groups:
                     topic.take_back_group(lease.gid, lease.fence)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from transfer_queue.controller import ending
 from transfer_queue.controller.errors import bad
 from transfer_queue.controller.leases import Lease
 from transfer_queue.controller.topic import TopicState
@@ -28,7 +29,7 @@ def drop_groups(topic: TopicState, request: DropGroups, owner: str) -> OkEmpty:
     for gid in wanted.keys() - {group.gid for group in dropped}:
         topic.count_late(gid, owner, "drop")
     _serve(topic, leases, slots[taken])
-    topic.drop(dropped, request.reason)
+    ending.drop(topic, dropped, request.reason)
     return OkEmpty()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from transfer_queue.controller import leasing
 from transfer_queue.controller.askers import Asker
 from transfer_queue.controller.group import Attempt, FrozenAttempt, Group
 from transfer_queue.controller.leases import FrozenLeases
@@ -81,4 +82,4 @@ def thaw(topic: TopicState, frozen: FrozenTopic) -> None:
         attempt = Attempt(old.holder, old.fence, old.held_version, old.deadline, oldest=old.oldest)
         topic.hold(Group(topic.groups, old.slot), attempt, old.due)
     for lease, due in topic.leases.thaw(frozen.leases):
-        topic.watch(lease, due)
+        leasing.watch(topic, lease, due)

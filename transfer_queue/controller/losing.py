@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from transfer_queue.controller import ending, leasing
 from transfer_queue.controller.group import SERVED, Group
 from transfer_queue.controller.rounds import waits_for_its_rank
 from transfer_queue.controller.schema import Schema
@@ -52,7 +53,7 @@ def lose(topic: TopicState, slots: np.ndarray) -> Loss:
     """Give up or make again what shards that ended took of these groups, but for those that a trainer has."""
     _undeal(topic, slots)
     loss = _look(topic, slots)
-    topic.drop([Group(topic.groups, slot) for slot in loss.groups[loss.hopeless].tolist()], SHARD_LOST)
+    ending.drop(topic, [Group(topic.groups, slot) for slot in loss.groups[loss.hopeless].tolist()], SHARD_LOST)
     touched = loss.broken.copy()
     touched[loss.owners[loss.gone.any(axis=1)]] = True
     touched &= ~loss.hopeless
@@ -76,7 +77,7 @@ def _undeal(topic: TopicState, slots: np.ndarray) -> None:
         inside = np.isin(lease.groups, slots[gone]) & lease.alive()
         groups = once(lease.groups[inside])[0]
         lease.keep(~inside)
-        topic.give_up(lease, groups, SHARD_LOST)
+        leasing.give_up(topic, lease, groups, SHARD_LOST)
         topic.wake_takers(lease.consumer)
 
 
