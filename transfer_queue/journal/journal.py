@@ -8,11 +8,10 @@ from pathlib import Path
 import msgspec
 
 from transfer_queue.controller.core import Core
-from transfer_queue.controller.runtime import Observer
 from transfer_queue.controller.server import LoopClock
 from transfer_queue.journal import records
 from transfer_queue.journal.logs import Head, Log
-from transfer_queue.journal.observing import kept
+from transfer_queue.journal.observing import Later, kept
 from transfer_queue.journal.pages import page
 from transfer_queue.journal.records import Kind
 from transfer_queue.journal.settings import JournalSettings
@@ -31,11 +30,12 @@ WAIT_S = 60.0  # for the last snapshot, at the end
 class Journal:
     """`controller.inputs.Inputs`. Raises JournalError, out of any call, when it cannot be written."""
 
-    def __init__(self, settings: JournalSettings, core: Core, clock: LoopClock, observer: Observer, log: Log, head: Head, work_s: float) -> None:
-        """`log` is whole; `head` is its head, but for the start, which is this process's. `core`, `clock` and `observer` are the server's.
+    def __init__(self, settings: JournalSettings, core: Core, clock: LoopClock, later: Later, log: Log, head: Head, work_s: float) -> None:
+        """`log` is whole; `head` is its head, but for the start, which is this process's. `core` and `clock` are the server's,
+        `later` observes the core.
         `work_s`: processor time that it took to take in what lies behind the last snapshot."""
         self._settings = settings
-        self._core, self._clock, self._observer = core, clock, observer
+        self._core, self._clock, self._later = core, clock, later
         self._log, self._head = log, head
         self.in_groups = settings.sync == "always"
         self.life = head.start.life.to_bytes(4, "big")
@@ -88,12 +88,15 @@ class Journal:
     def keep(self, replies: list[tuple[bytes, Reply]]) -> None:
         if self._pieces:
             self._write()
-        if self.in_groups:
+        if self.in_groups or any(type(reply) is OkCommitted for _, reply in replies):
+            self._sync()
+        self._later.tell()
+
+    def _sync(self) -> None:
+        if self._syncer is None:
             self._log.sync()
-            return
-        for _, reply in replies:
-            if type(reply) is OkCommitted:
-                self._log.sync()
+        else:
+            self._syncer.sync()
 
     def _write(self) -> None:
         body = b"".join(self._pieces)
@@ -126,8 +129,8 @@ class Journal:
     def snapshot(self) -> None:
         """Begin the next log where the state is now, and write that."""
         begun, folder = time.thread_time(), Path(self._settings.folder)
-        kept(self._observer)  # what it has seen by now cannot be told again
-        self._log.sync()
+        kept(self._later.observer)  # what it has seen by now cannot be told again
+        self._sync()
         self._head = msgspec.structs.replace(self._head, number=self._head.number + 1, now=self._clock.now)
         log = Log.create(folder, self._head)
         self._writing = Writing(folder, self._head, self._core.freeze())
@@ -141,7 +144,7 @@ class Journal:
     def close(self) -> None:
         """After the last input. What was noted is on the disk."""
         self.keep([])
-        self._log.sync()
+        self._sync()
         if self._writing is not None:
             self._writing.wait(WAIT_S)
         if self._syncer is not None:

@@ -39,35 +39,35 @@ def closed(opened: Opened) -> None:
     os.close(opened.holder)
 
 
-def test_small_inputs_that_take_long_are_in_a_snapshot_though_they_are_few_bytes(tmp_path: Path) -> None:
-    settings = JournalSettings(str(tmp_path), replay_s=0.05)
+def test_small_inputs_that_take_long_are_in_a_snapshot_though_they_are_few_bytes(folder: Path) -> None:
+    settings = JournalSettings(str(folder), replay_s=0.05)
     opened = open_journal(settings, CONFIG, Silent())
     begun = time.thread_time()
-    while numbers(tmp_path, "log")[-1] == 0:
+    while numbers(folder, "log")[-1] == 0:
         beats(opened, 10)
         assert time.thread_time() - begun < 5.0
     assert time.thread_time() - begun > 0.04
     closed(opened)
     begun = time.thread_time()
-    assert restore(tmp_path, CONFIG, Silent()) is not None
+    assert restore(folder, CONFIG, Silent()) is not None
     assert time.thread_time() - begun < 0.5
 
 
-def test_what_it_took_to_come_back_counts_for_the_next_time(tmp_path: Path) -> None:
-    world = KeptWorld(Settings(seed=1), tmp_path)
+def test_what_it_took_to_come_back_counts_for_the_next_time(folder: Path) -> None:
+    world = KeptWorld(Settings(seed=1), folder)
     for _ in range(300):
         world.step()
     world.kept.leave()
-    settings = JournalSettings(str(tmp_path), replay_s=0.001)
+    settings = JournalSettings(str(folder), replay_s=0.001)
     opened = open_journal(settings, world.config, Silent())
     opened.core.outbox.clear()
     opened.journal.rest()
-    assert numbers(tmp_path, "log")[-1] == 1, "a kill now and then would make each start longer than the one before"
+    assert numbers(folder, "log")[-1] == 1, "a kill now and then would make each start longer than the one before"
     closed(opened)
 
 
-def test_snapshots_take_no_more_than_their_share_of_the_time_however_short_a_restart_is_to_be(tmp_path: Path) -> None:
-    opened = open_journal(JournalSettings(str(tmp_path), replay_s=1e-6), CONFIG, Silent())
+def test_snapshots_take_no_more_than_their_share_of_the_time_however_short_a_restart_is_to_be(folder: Path) -> None:
+    opened = open_journal(JournalSettings(str(folder), replay_s=1e-6), CONFIG, Silent())
     begun, spent_s = time.thread_time(), [0.0]
     while time.thread_time() - begun < 0.5 or len(spent_s) < 4:
         beats(opened, 1)
@@ -78,6 +78,6 @@ def test_snapshots_take_no_more_than_their_share_of_the_time_however_short_a_res
 
 
 @pytest.mark.parametrize("replay_s", [0.0, -1.0, float("nan")])
-def test_a_restart_in_no_time_is_refused(tmp_path: Path, replay_s: float) -> None:
+def test_a_restart_in_no_time_is_refused(folder: Path, replay_s: float) -> None:
     with pytest.raises(ValueError, match="replay_s"):
-        open_journal(JournalSettings(str(tmp_path), replay_s=replay_s), CONFIG, Silent())
+        open_journal(JournalSettings(str(folder), replay_s=replay_s), CONFIG, Silent())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -25,12 +27,13 @@ from transfer_queue.controller.image import decoded
 from transfer_queue.errors import QueueError
 from transfer_queue.frozen import from_bytes, to_bytes
 from transfer_queue.local import LocalQueue
-from transfer_queue.saving.folder import Damaged
+from transfer_queue.saving.folder import Damaged, Writing, read_bytes, read_state
 from transfer_queue.saving.loader import load
 from transfer_queue.saving.places import Named, chunks
 from transfer_queue.saving.saver import save
 
 WAIT_S = 10.0
+ROOT = Path(__file__).parents[3]
 
 
 @contextmanager
@@ -193,6 +196,33 @@ def test_a_save_that_fails_leaves_nothing_behind_and_none_is_replaced(tmp_path: 
         save(queue.url, tmp_path / "saved")
         with pytest.raises(FileExistsError, match="never replaced"):
             save(queue.url, tmp_path / "saved")
+
+
+def test_two_saves_into_one_folder_do_not_spoil_each_other(tmp_path: Path) -> None:
+    folder = tmp_path / "saved"
+    with Writing(folder) as late:
+        with Writing(folder) as first:
+            late.add(b"late")
+            first.add(b"first")
+            Writing(folder).__exit__(None, None, None)  # one that was refused
+            first.finish(b"of the first")
+        with pytest.raises(FileExistsError, match="never replaced"):
+            late.finish(b"of the late one")
+    assert read_state(folder) == b"of the first"
+    assert [bytes(chunk) for chunk in read_bytes(folder)] == [b"first"]
+    assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_what_a_killed_saver_left_goes_with_the_next_save_into_that_folder(tmp_path: Path) -> None:
+    code = "import os, pathlib, sys; from transfer_queue.saving.folder import Writing; Writing(pathlib.Path(sys.argv[1])); os.kill(os.getpid(), 9)"
+    ended = subprocess.run([sys.executable, "-c", code, str(tmp_path / "saved")], cwd=ROOT, check=False, timeout=WAIT_S)
+    assert ended.returncode == -9
+    (left,) = tmp_path.iterdir()
+    with Writing(tmp_path / "saved.other"):
+        assert left.exists(), "it is of another save"
+    with Writing(tmp_path / "saved"):
+        assert not left.exists()
+    assert list(tmp_path.iterdir()) == []
 
 
 def _full(*_: object) -> int:
