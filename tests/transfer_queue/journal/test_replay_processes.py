@@ -18,7 +18,10 @@ comeback_s = 30.0
 [[topics]]
 name = "sums"
 model = "m"
-columns = [{ name = "answer", dtype = "uint8", kind = "text", producer = "writer" }, { name = "draft", dtype = "uint8", kind = "text", producer = "writer" }]
+columns = [
+  { name = "answer", dtype = "uint8", kind = "text", producer = "writer" },
+  { name = "draft", dtype = "uint8", kind = "text", producer = "writer" },
+]
 window = { batch = 2, staleness = 3, group_bytes = 100 }
 [[topics.consumers]]
 name = "train"
