@@ -7,6 +7,7 @@ import numpy as np
 from transfer_queue.controller import ending
 from transfer_queue.controller.errors import bad
 from transfer_queue.controller.leases import Lease
+from transfer_queue.controller.replaying import give_up
 from transfer_queue.controller.topic import TopicState
 from transfer_queue.messages import DropGroups, OkEmpty
 
@@ -17,6 +18,7 @@ def drop_groups(topic: TopicState, request: DropGroups, owner: str) -> OkEmpty:
     if not request.reason or request.reason in ("stale", "run_end"):
         raise bad(f"reason={request.reason!r} of a drop is empty or one of the controller's own: the ledger could not be read; say why in a word")
     wanted = dict.fromkeys(request.gids)
+    replayed = give_up(topic, wanted, owner, request.reason)
     groups = [group for gid in wanted if (group := topic.groups.get(gid)) is not None]
     slots = np.array([group.slot for group in groups], dtype=np.int64)
     leases = topic.leases.answerable_of(owner, slots)
@@ -26,7 +28,7 @@ def drop_groups(topic: TopicState, request: DropGroups, owner: str) -> OkEmpty:
     mine &= ~table.acked[slots].any(axis=1)
     taken = mine & (table.leased[slots] & ~held).any(axis=1)  # by a trainer
     dropped = [group for group, ends in zip(groups, mine & ~taken, strict=True) if ends]
-    for gid in wanted.keys() - {group.gid for group in dropped}:
+    for gid in wanted.keys() - {group.gid for group in dropped} - replayed:
         topic.count_late(gid, owner, "drop")
     _serve(topic, leases, slots[taken])
     ending.drop(topic, dropped, request.reason)
