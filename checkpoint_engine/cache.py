@@ -125,7 +125,7 @@ class HostCache:
             self._serve(slot, manifest)
 
     def adopt(self, manifest: Manifest, arena: Arena, loan: Loan) -> bool:
-        """Serve a verified version from another cache's memory, mapped here. False, and nothing has changed: no slot is free, or the cache is closed."""
+        """Serve a verified version from another cache's memory, mapped here. False, and nothing has changed: no slot is free, or it is closed."""
         with self._changed:
             slot = None if self._closed else self._take()
             if slot is None:

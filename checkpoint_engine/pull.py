@@ -1,7 +1,7 @@
 """Fetching the newest version from the publisher on one's own initiative.
 
-On the publisher's host its memory is mapped, verified and served from there, under a lease that is renewed as long as it is needed; elsewhere the bytes
-come in chunks, a few in flight, into the local cache. Each tensor is hashed as it lands.
+On the publisher's host its memory is mapped, verified and served from there, under a lease that is renewed as long as it is needed; elsewhere the
+bytes come in chunks, a few in flight, into the local cache. Each tensor is hashed as it lands.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Torch views of memory that may only be read: a slot of another process, mapped here.
 
-Torch has no read-only tensors. An operation in place on such a view ends the process with SIGSEGV, as a write into anybody's weights should; copy first.
+Torch has no read-only tensors. An operation in place on such a view ends the process with SIGSEGV: these are everybody's weights. Copy first.
 """
 
 from __future__ import annotations
