@@ -47,6 +47,7 @@ class Slot:
     manifest: Manifest | None = None  # set: complete and verified
     writer: Reservation | None = None
     loan: Loan | None = None  # set: the memory is another cache's
+    was_read: bool = False
     tainted: bool = False
     leases: set[Lease] = field(default_factory=set)
 
@@ -88,7 +89,8 @@ class Reservation:
 class HostCache:
     """`spare` + 1 slots. Thread-safe. Other processes reach a slot's memory by its arena's descriptor, under a lease taken here for them.
 
-    `spare` 0 saves a model's memory and serves nothing while the next version is written: for who asks for it again if that fails.
+    `spare` 0 saves a model's memory: a version is written over the one before once that was read, and nothing is served meanwhile. For who can ask for a
+    version again, should that fail. (One that nobody read yet stays, or a reader that is slower than the versions come would never find any.)
     """
 
     def __init__(self, spare: int = 1, clock: Clock = time.monotonic) -> None:
@@ -108,7 +110,7 @@ class HostCache:
     def reserve(self, weights: WeightsId, nbytes: int = 0) -> Reservation | None:
         """A slot to write `weights` into, with at least `nbytes`; None while there is none free (see `wait_free`)."""
         with self._changed:
-            slot = self._take()
+            slot = self._take(lambda newest: newest.was_read)
             if slot is None:
                 return None
             slot.arena.grow(nbytes)
@@ -127,7 +129,7 @@ class HostCache:
     def adopt(self, manifest: Manifest, arena: Arena, loan: Loan) -> bool:
         """Serve a verified version from another cache's memory, mapped here. False, and nothing has changed: no slot is free, or it is closed."""
         with self._changed:
-            slot = None if self._closed else self._take()
+            slot = None if self._closed else self._take(lambda newest: True)  # a newer one is served at once
             if slot is None:
                 return False
             slot.arena, slot.loan = arena, loan
@@ -173,6 +175,7 @@ class HostCache:
                 if slot and slot.manifest and (weights is None or slot.manifest.weights == weights):
                     lease = Lease(slot, slot.manifest, slot.arena, holder, self._clock() + lease_s)
                     slot.leases.add(lease)
+                    slot.was_read = True
                     return lease
             return None
 
@@ -200,10 +203,10 @@ class HostCache:
         with self._changed:
             return tuple(slot.arena.nonce for slot in self._slots if not slot.tainted)
 
-    def has_room(self) -> bool:
-        """Whether a slot could be had now."""
+    def may_adopt(self) -> bool:
+        """Whether a slot could be had for `adopt` now."""
         with self._changed:
-            return any(self._is_free(slot) for slot in self._slots)
+            return any(self._is_free(slot, lambda newest: True) for slot in self._slots)
 
     def holds(self, lease: Lease) -> bool:
         """False once a lease was released or revoked."""
@@ -219,7 +222,7 @@ class HostCache:
         """Park until a slot can be reserved, at most `timeout_s` seconds; leases past their deadline are revoked on the way."""
         end = self._clock() + timeout_s
         with self._changed:
-            while not any(self._is_free(slot) for slot in self._slots):
+            while not any(self._is_free(slot, lambda newest: newest.was_read) for slot in self._slots):
                 now = self._clock()
                 if now >= end:
                     return False
@@ -240,9 +243,10 @@ class HostCache:
     def _deadlines(self) -> list[float]:
         return [lease.deadline for slot in self._slots for lease in slot.leases]
 
-    def _is_free(self, slot: Slot) -> bool:
-        """Free: neither written nor the newest, and no reader before its deadline. Readers past it are revoked, their memory is left to them."""
-        if slot.writer or (slot is self._newest and len(self._slots) > 1):
+    def _is_free(self, slot: Slot, replaceable: Callable[[Slot], bool]) -> bool:
+        """Free: neither written nor the newest, and no reader before its deadline. Readers past it are revoked, their memory is left to them.
+        An only slot holds the newest version: `replaceable` says whether that may go."""
+        if slot.writer or (slot is self._newest and (len(self._slots) > 1 or not replaceable(slot))):
             return False
         self._expire(slot)
         return not slot.leases
@@ -254,14 +258,14 @@ class HostCache:
             slot.leases -= expired
             slot.tainted = True
 
-    def _take(self) -> Slot | None:
+    def _take(self, replaceable: Callable[[Slot], bool]) -> Slot | None:
         """A free slot, empty, with memory of its own that nobody else touches."""
-        slot = next((slot for slot in self._slots if self._is_free(slot)), None)
+        slot = next((slot for slot in self._slots if self._is_free(slot, replaceable)), None)
         if slot is None:
             return None
         if slot is self._newest:
             self._newest = None
-        slot.manifest = None
+        slot.manifest, slot.was_read = None, False
         if slot.loan or slot.tainted:
             self._refresh(slot)
         return slot

@@ -60,7 +60,7 @@ def pull_newest(
         if have is not None and not have < answer.manifest.weights:
             return "nothing"
         check_manifest(answer.manifest)
-        if not cache.has_room():
+        if not cache.may_adopt():
             return "no_slot"
         source = _mapped(answer.descriptor)
         if source is None:

@@ -146,6 +146,22 @@ def test_versions_of_other_shapes_and_of_no_tensors_at_all_pass_through_the_same
         client.close()
 
 
+def test_a_single_slot_is_written_over_once_its_version_was_read_and_a_newer_mapping_replaces_it_at_any_time() -> None:
+    cache, lender = HostCache(spare=0), Lender()
+    cache.put(policy(0), plain_weights(0, 1, 10))
+    assert cache.reserve(policy(1)) is None, "or a slow reader would never find a whole version"
+    loan, arena = lender.lend(2)
+    assert cache.adopt(copy_out(Arena(), policy(2), plain_weights(2, 1, 10)), arena, loan)
+    held = cache.lease("r", 60)
+    assert held
+    assert content(held) == expected(plain_weights(2, 1, 10))
+    assert cache.reserve(policy(3)) is None
+    cache.release(held)
+    cache.put(policy(3), plain_weights(3, 1, 10))
+    assert cache.latest() == policy(3)
+    assert lender.returned == [(loan, False)]
+
+
 def test_a_receiver_with_a_single_slot_takes_a_version_that_came_while_it_loaded_once_it_has_loaded() -> None:
     with running_publisher(bucket_bytes=4096) as publisher:
         client, receiver = PublisherClient(publisher.endpoint), Receiver("lean", publisher.endpoint, spare=0)
