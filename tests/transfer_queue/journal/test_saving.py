@@ -17,7 +17,7 @@ from controller_bench import Clock, Log
 from controller_world import Settings, World
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from journal_members import gids_of, read_all, reward
+from journal_members import finish, reward
 
 from transfer_queue import messages as m
 from transfer_queue.__main__ import main
@@ -50,37 +50,6 @@ def half_done(shards: int, alone: bool = False) -> Iterator[LocalQueue]:
         for client in (rollout, stage) if alone else ():
             client.leave().result(WAIT_S)
         yield queue
-
-
-def finish(queue: LocalQueue, groups: int) -> list[int]:
-    """Train so many more, looking at every byte; returns which."""
-    trained: list[int] = []
-    before = queue.status().topics[0].ledger["trained"]
-    with ExitStack() as stack:
-        rollout, stage, trainer = (stack.enter_context(queue.client(name)) for name in ("rollout-9", "stage-9", "trainer-9"))
-        trainer.close_prompts(run.TOPIC, before + groups).result(WAIT_S)
-        deadline = run.Deadline(30.0)
-        while len(trained) < groups:
-            deadline.check(f"only {trained} were trained")
-            step = run.clock(trainer)
-            leases = rollout.pull(run.TOPIC, step, 8, wait_s=0.0).result(WAIT_S).groups
-            if leases:
-                assert [ids.tolist() for ids in rollout.read_shared(leases, ["prompt_ids"], run.spec())["prompt_ids"]] == [
-                    run.prompt(lease.gid) for lease in leases
-                ]
-                assert run.put_groups(rollout, leases, step) == []
-            taken = stage.take(run.TOPIC, "reward", limit=100, wait_s=0.0).result(WAIT_S)
-            if taken.lease >= 0:
-                read_all(stage, taken)
-                assert reward(stage, taken) == []
-            batch = trainer.take(run.TOPIC, "trainer", limit=4, at_least=4, step=step, wait_s=0.1).result(WAIT_S)
-            if batch.lease >= 0:
-                read = trainer.read(batch.rows, ("prompt_ids", "response_ids", "logprobs", "reward"), run.spec())
-                keys = batch.rows.keys()
-                assert read["reward"].tolist() == [run.reward(*key) for key in keys]
-                trainer.commit(run.TOPIC, "trainer", "policy", 0, step, [batch.lease]).result(WAIT_S)
-                trained += gids_of(batch)
-    return trained
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 1)])
