@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import msgspec
@@ -14,6 +15,8 @@ from transfer_queue import messages as m
 from transfer_queue.controller.config import CoreConfig
 from transfer_queue.controller.core import Core
 from transfer_queue.controller.lots import Lots
+from transfer_queue.operation.report import QueueReport
+from transfer_queue.status import render, sized
 
 TWO = m.Replay(groups=2, keep_groups=100)
 
@@ -301,6 +304,40 @@ def test_each_is_as_likely_as_another() -> None:
     assert sum((count - 500) ** 2 / 500 for count in counts) < 24.3, "chi-square of 7 degrees, p > 0.001"
 
 
+def calls_of_a_step(keep: int) -> int:
+    hall = ReplayHall(m.Replay(groups=4, keep_groups=keep, order="least_replayed"), batch=10)
+    while hall.told.kept < keep:
+        hall.step()
+    hall.step()
+    hall.fill([(0, 1)] * 10)
+    counted: list[str] = []
+    sys.setprofile(lambda frame, event, argument: counted.append(event))
+    try:
+        hall.train([hall.part()])
+    finally:
+        sys.setprofile(None)
+    return len([event for event in counted if event in ("call", "c_call")])
+
+
+def test_a_take_and_a_commit_do_no_more_where_more_is_kept() -> None:
+    few, many = calls_of_a_step(20), calls_of_a_step(600)
+    assert many <= 1.05 * few, f"{many} calls with 600 groups kept, {few} with 20"
+
+
+# ------------------------------------------------------------ told
+
+
+def test_the_status_tells_what_is_kept_and_what_became_of_the_rest() -> None:
+    hall = ReplayHall(m.Replay(groups=1, keep_groups=6))
+    hall.step()
+    hall.step()
+    hall.fill([(2, 1)] * 4)
+    hall.part()
+    text = render(QueueReport(hall.core.status(), [], None, 0.0))
+    assert "    replay: 6 groups kept in 6 B, 1 of them leased, 1 replayed, 2 evicted\n" in text + "\n"
+    assert f"reserved of {sized(hall.spec.admission_bytes)}" in text
+
+
 # ------------------------------------------------------------ declared
 
 REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
@@ -331,3 +368,8 @@ def test_only_a_trainer_that_gets_whole_groups_at_once_can_have_it(change: dict[
     spec = msgspec.structs.replace(spec, consumers=(judge, msgspec.structs.replace(trainer, **change), other))
     with pytest.raises(ValueError, match=said):
         Core(CoreConfig(topics=[spec]), ReplayHall(TWO).log, lambda: 0.0)
+
+
+def test_it_is_no_sampler_and_who_takes_it_for_one_is_told_where_it_belongs() -> None:
+    with pytest.raises(ValueError, match=r"it is no sampler; .* Declare it beside the sampler: Consumer\(…, replay=Replay\("):
+        Core(CoreConfig(topics=[replaying(None, train="replay")]), ReplayHall(TWO).log, lambda: 0.0)
