@@ -93,9 +93,17 @@ class Replays:
 
     # ------------------------------------------------------------ leases
 
-    def draw(self, lease: int, due: int) -> list[Kept]:
-        """Up to so many of them in all leases together, for this one."""
-        gids = [self._lots.draw() for _ in range(min(due - len(self._leased), len(self._lots)))]
+    @property
+    def leased(self) -> int:
+        return len(self._leased)
+
+    def leased_with(self, leases: Iterable[int]) -> int:
+        """How many came with these."""
+        return sum(len(self._leases.get(lease, ())) for lease in leases)
+
+    def draw(self, lease: int, count: int) -> list[Kept]:
+        """Up to so many, none for less than one, with this lease."""
+        gids = [self._lots.draw() for _ in range(min(count, len(self._lots)))]
         if not gids:
             return []
         self._leases[lease] = gids

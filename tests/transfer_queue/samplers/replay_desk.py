@@ -38,6 +38,9 @@ class ReplayHall(Hall):
     def part(self, limit: int = 100, who: Who | None = None) -> m.OkTaken:
         return self.take(who or self.trainer, limit=limit, step=self.topic.version)
 
+    def rank(self, rank: int, limit: int = 2, who: Who | None = None) -> m.OkTaken:
+        return self.take(who or self.trainer, limit=limit, rank=rank, step=self.topic.version)
+
     def step(self, versions: Sequence[int] | None = None) -> m.OkTaken:
         """One batch, made and trained. `versions`: of its groups."""
         self.fill([(version, 1) for version in versions or [self.topic.version] * self.spec.window.batch])
