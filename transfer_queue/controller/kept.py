@@ -17,7 +17,7 @@ class FrozenKept(Record, frozen=True):
 
     numbers: np.ndarray  # [G, 5] gid, version, times, bytes, 1 where it is lost
     counts: np.ndarray  # [G] rows
-    rows: np.ndarray  # [R, 3] index, oldest, newest
+    rows: np.ndarray  # [R, 3] as in Kept
     places: np.ndarray  # [R, I, 4]
 
 
@@ -30,9 +30,7 @@ class Kept:
     times: int  # replayed
     nbytes: int  # of its blocks, as the shards store them
     lost: bool  # bytes of it went with their shard while somebody had it
-    index: np.ndarray  # [R] place in the group
-    oldest: np.ndarray  # [R]
-    newest: np.ndarray  # [R]
+    rows: np.ndarray  # [R, 3] place in the group, version of the oldest token, of the newest
     places: np.ndarray  # [R, I, 4], those of shared columns in each row
     blocks: np.ndarray  # [B, 4] a place in each block that an input lies in, once
 
@@ -51,11 +49,13 @@ def kept_of(store: Store, schema: Schema, consumer: int, slots: np.ndarray) -> l
     block_owners, blocks, sizes = _blocks(store, schema, inputs, slots, rows, owners)
     turns = np.arange(len(slots) + 1)
     of_rows, of_blocks = np.searchsorted(owners, turns).tolist(), np.searchsorted(block_owners, turns).tolist()
+    numbers = np.stack([store.rows.index[rows], store.rows.oldest[rows], store.rows.newest[rows]], axis=1)
+    nbytes = np.bincount(block_owners, sizes, len(slots)).astype(np.int64).tolist()
+    names = zip(store.groups.gid[slots].tolist(), store.groups.version[slots].tolist(), nbytes, strict=True)
     found = []
-    for turn, (gid, version) in enumerate(zip(store.groups.gid[slots].tolist(), store.groups.version[slots].tolist(), strict=True)):
+    for turn, (gid, version, weight) in enumerate(names):
         mine, its = slice(of_rows[turn], of_rows[turn + 1]), slice(of_blocks[turn], of_blocks[turn + 1])
-        numbers = (store.rows.index[rows[mine]], store.rows.oldest[rows[mine]], store.rows.newest[rows[mine]])
-        found.append(Kept(gid, version, 0, int(sizes[its].sum()), False, *numbers, places[mine].copy(), blocks[its].copy()))
+        found.append(Kept(gid, version, 0, weight, False, numbers[mine].copy(), places[mine].copy(), blocks[its].copy()))
     return found
 
 
@@ -99,17 +99,12 @@ def reply_of(groups: Sequence[Kept]) -> Replayed:
     """As they go to who takes them."""
     if not groups:
         return Replayed()
-    counts = [len(group.index) for group in groups]
+    counts = [len(group.rows) for group in groups]
     gids, times = np.repeat([group.gid for group in groups], counts), np.repeat([group.times for group in groups], counts)
-    index, oldest, newest = (packed(column) for column in np.concatenate([_rows(group) for group in groups]).T)
+    index, oldest, newest = (packed(column) for column in np.concatenate([group.rows for group in groups]).T)
     places = np.concatenate([group.places for group in groups])
     columns = tuple(packed(places[:, at]) for at in range(places.shape[1]))
     return Replayed(Rows(packed(gids), index, oldest, newest, columns), packed(times))
-
-
-def _rows(group: Kept) -> np.ndarray:
-    """[R, 3]"""
-    return np.stack([group.index, group.oldest, group.newest], axis=1)
 
 
 def freeze(groups: Sequence[Kept], inputs: int) -> FrozenKept:
@@ -118,8 +113,8 @@ def freeze(groups: Sequence[Kept], inputs: int) -> FrozenKept:
     nothing = np.zeros((0, 3), dtype=np.int64), np.zeros((0, inputs, 4), dtype=np.int64)
     return FrozenKept(
         np.array(numbers, dtype=np.int64).reshape(-1, 5),
-        np.array([len(group.index) for group in groups], dtype=np.int64),
-        np.concatenate([nothing[0], *map(_rows, groups)]),
+        np.array([len(group.rows) for group in groups], dtype=np.int64),
+        np.concatenate([nothing[0], *(group.rows for group in groups)]),
         np.concatenate([nothing[1], *(group.places for group in groups)]),
     )
 
@@ -128,9 +123,8 @@ def thaw(frozen: FrozenKept) -> Iterator[Kept]:
     """Their blocks are to be held."""
     ends = np.cumsum(frozen.counts)
     for (gid, version, times, nbytes, lost), begin, end in zip(frozen.numbers.tolist(), ends - frozen.counts, ends, strict=True):
-        index, oldest, newest = (column.copy() for column in frozen.rows[begin:end].T)
         places = frozen.places[begin:end].copy()
-        yield Kept(gid, version, times, nbytes, bool(lost), index, oldest, newest, places, _blocks_named(places))
+        yield Kept(gid, version, times, nbytes, bool(lost), frozen.rows[begin:end].copy(), places, _blocks_named(places))
 
 
 def _blocks_named(places: np.ndarray) -> np.ndarray:

@@ -12,11 +12,20 @@ from transfer_queue.messages import Replayed
 
 
 def replayed_with(topic: TopicState, terminal: Terminal, lease: Lease, size: int) -> Replayed:
-    """What comes with a new lease. Batches are often taken in parts: of what is replayed with one of `size` groups, each brings its share."""
+    """What comes with a new lease. Batches are often taken in parts: of what is replayed with one of `size` groups, each brings its share; to ranks,
+    equal ones."""
     replays = topic.replays.get(terminal.number)
     if replays is None:
         return Replayed()
-    return reply_of(replays.draw(lease.id, replays.spec.groups * len(terminal.batch) // size))
+    most = min(replays.spec.groups, len(replays))
+    rounds = topic.rounds.get(terminal.number)
+    if rounds is None:
+        due = most * len(terminal.batch) // size - replays.leased
+    else:
+        mine, share = rounds.handed_with(lease), most // rounds.ranks
+        groups = sum(each.groups_left() for each in mine)
+        due = min(share, share * rounds.ranks * groups // size) - replays.leased_with(each.id for each in mine)
+    return reply_of(replays.draw(lease.id, due))
 
 
 def count_replayed(topic: TopicState, terminal: Terminal, leases: list[int], clock: int, owner: str) -> dict[str, int]:

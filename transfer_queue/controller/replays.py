@@ -55,35 +55,37 @@ class Replays:
         """Groups (slots) that were trained and are about to end, before their blocks are released."""
         oldest, versions = self._oldest(), self._store.groups.version[slots]
         slots = slots if oldest is None else slots[versions >= oldest]
-        for group in kept_of(self._store, self._schema, self._number, slots[-self.spec.keep_groups :]):
-            if self._blocks.lost and self._blocks.went(group.blocks).any():
-                self._counts["lost"] += 1  # its trainer had read it by then
-            elif self._make_room(group.nbytes):
-                self._add(group)
-            else:
-                self._counts["no_room"] += 1
+        found = kept_of(self._store, self._schema, self._number, slots[-self.spec.keep_groups :])
+        if self._blocks.lost:
+            whole = [group for group in found if not self._blocks.went(group.blocks).any()]
+            self._counts["lost"] += len(found) - len(whole)  # their trainer had read them by then
+            found = whole
+        evicted = [victim for group in found for victim in self._add(group)]
+        self._blocks.hold(_together(found))
+        self._blocks.release(_together(evicted))
 
-    def _make_room(self, nbytes: int) -> bool:
-        """For one more of so many bytes, where that can be."""
-        if len(self._leased) >= self.spec.keep_groups or self._is_over(self._leased_bytes + nbytes):
-            return False
-        self._evict(self.spec.keep_groups - 1, nbytes)
-        return True
-
-    def _evict(self, groups: int, nbytes: int = 0) -> None:
-        """The oldest that nobody has, until at most so many groups are left, and room for so many bytes."""
-        while len(self._kept) > groups or self._is_over(self.nbytes + nbytes):
-            self._remove([next(gid for gid in self._kept if gid not in self._leased)], "evicted")
-
-    def _is_over(self, nbytes: int) -> bool:
-        return self._most_bytes is not None and nbytes > self._most_bytes
-
-    def _add(self, group: Kept) -> None:
-        self._blocks.hold(group.blocks)
+    def _add(self, group: Kept) -> list[Kept]:
+        """Returns who is to be released: the oldest that make room for it, or itself where that is not enough."""
+        if len(self._leased) >= self.spec.keep_groups or self._is_over(self._leased_bytes + group.nbytes):
+            self._counts["no_room"] += 1
+            return [group]
+        evicted = self._evict(self.spec.keep_groups - 1, group.nbytes)
         self.nbytes += group.nbytes
         self._kept[group.gid] = group
         self._versions.setdefault(group.version, {})[group.gid] = None
         self._return(group)
+        return evicted
+
+    def _evict(self, groups: int, nbytes: int = 0) -> list[Kept]:
+        """The oldest that nobody has, until at most so many groups are left, and room for so many bytes. They are to be released."""
+        evicted = []
+        while len(self._kept) > groups or self._is_over(self.nbytes + nbytes):
+            evicted.append(self._take_out(next(gid for gid in self._kept if gid not in self._leased)))
+        self._counts["evicted"] += len(evicted)
+        return evicted
+
+    def _is_over(self, nbytes: int) -> bool:
+        return self._most_bytes is not None and nbytes > self._most_bytes
 
     def _return(self, group: Kept) -> None:
         """Into the lots."""
@@ -91,9 +93,17 @@ class Replays:
 
     # ------------------------------------------------------------ leases
 
-    def draw(self, lease: int, due: int) -> list[Kept]:
-        """Up to so many of them in all leases together, for this one."""
-        gids = [self._lots.draw() for _ in range(min(due - len(self._leased), len(self._lots)))]
+    @property
+    def leased(self) -> int:
+        return len(self._leased)
+
+    def leased_with(self, leases: Iterable[int]) -> int:
+        """How many came with these."""
+        return sum(len(self._leases.get(lease, ())) for lease in leases)
+
+    def draw(self, lease: int, count: int) -> list[Kept]:
+        """Up to so many, none for less than one, with this lease."""
+        gids = [self._lots.draw() for _ in range(min(count, len(self._lots)))]
         if not gids:
             return []
         self._leases[lease] = gids
@@ -165,26 +175,26 @@ class Replays:
 
     def clear(self) -> None:
         """The run is over: nobody gets anything any more."""
-        if self._kept:
-            self._blocks.release(np.concatenate([group.blocks for group in self._kept.values()]))
+        self._blocks.release(_together(self._kept.values()))
         self.nbytes, self._leased_bytes = 0, 0
         for everything in (self._kept, self._lots, self._versions, self._leases, self._leased):
             everything.clear()
 
     def _remove(self, gids: list[int], why: str) -> None:
         """Out of the lots."""
-        if not gids:
-            return
-        groups = [self._kept.pop(gid) for gid in gids]
-        for group in groups:
-            self._lots.remove(group.gid)
-            self.nbytes -= group.nbytes
-            of_version = self._versions[group.version]
-            del of_version[group.gid]
-            if not of_version:
-                del self._versions[group.version]
-        self._counts[why] += len(groups)
-        self._blocks.release(np.concatenate([group.blocks for group in groups]))
+        self._blocks.release(_together([self._take_out(gid) for gid in gids]))
+        self._counts[why] += len(gids)
+
+    def _take_out(self, gid: int) -> Kept:
+        """It is to be released."""
+        group = self._kept.pop(gid)
+        self._lots.remove(gid)
+        self.nbytes -= group.nbytes
+        of_version = self._versions[group.version]
+        del of_version[gid]
+        if not of_version:
+            del self._versions[group.version]
+        return group
 
     # ------------------------------------------------------------ snapshots
 
@@ -198,8 +208,9 @@ class Replays:
     def thaw(self, frozen: FrozenReplays) -> None:
         """Into new ones."""
         self._counts |= frozen.counts
-        for group in kept.thaw(frozen.kept):
-            self._blocks.hold(group.blocks)
+        groups = list(kept.thaw(frozen.kept))
+        self._blocks.hold(_together(groups))
+        for group in groups:
             self._kept[group.gid] = group
             self._versions.setdefault(group.version, {})[group.gid] = None
             self.nbytes += group.nbytes
@@ -215,4 +226,9 @@ class Replays:
             group.nbytes = group.named_bytes()
         self.nbytes = sum(group.nbytes for group in self._kept.values())
         self.expire()
-        self._evict(self.spec.keep_groups)
+        self._blocks.release(_together(self._evict(self.spec.keep_groups)))
+
+
+def _together(groups: Iterable[Kept]) -> np.ndarray:
+    """A place in each of their blocks, [B, 4]."""
+    return np.concatenate([np.zeros((0, 4), dtype=np.int64), *(group.blocks for group in groups)])

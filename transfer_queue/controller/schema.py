@@ -173,8 +173,9 @@ class Schema:
 
 def _plan(consumer: Consumer, spec: TopicSpec) -> Plan:
     try:
-        check_replay(consumer, spec)
-        return plan_of(consumer, spec)
+        plan = plan_of(consumer, spec)
+        check_replay(consumer, spec, plan.ranks)
+        return plan
     except (SamplerError, ReplayError) as error:
         raise ValueError(f"topic {spec.name!r}, consumer {consumer.name!r}: {error}") from error
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import get_args
 
 from transfer_queue.messages import Consumer, Draw, Replay, TopicSpec
-from transfer_queue.samplers.declared import RANKED
 
 MOST_GROUPS = 1 << 24
 MOST_SEED = 1 << 63  # numbers that every client can send
@@ -16,15 +15,17 @@ class ReplayError(ValueError):
     """A replay that cannot work: key, value, rule, consequence, fix."""
 
 
-def check_replay(consumer: Consumer, spec: TopicSpec) -> None:
-    """Raises ReplayError."""
+def check_replay(consumer: Consumer, spec: TopicSpec, ranks: int) -> None:
+    """Raises ReplayError. `ranks`: to which its sampler deals; 0: to none."""
     replay = consumer.replay
     if replay is None:
         return
     _check_numbers(replay)
     if not replay.on:
         return
-    _check_consumer(consumer, spec)
+    _check_consumer(consumer, replay, spec)
+    if ranks and replay.groups % ranks:
+        raise _wrong("groups", replay.groups, f"it cannot be dealt to {ranks} ranks in equal counts", "Choose a multiple of them")
     _check_bytes(replay, spec)
 
 
@@ -40,13 +41,10 @@ def _check_numbers(replay: Replay) -> None:
         raise _wrong("seed", replay.seed, f"it must lie in [0, {MOST_SEED})", "Choose another")
 
 
-def _check_consumer(consumer: Consumer, spec: TopicSpec) -> None:
-    groups = consumer.replay.groups if consumer.replay is not None else 0
+def _check_consumer(consumer: Consumer, replay: Replay, spec: TopicSpec) -> None:
+    groups = replay.groups
     if not consumer.terminal:
         raise _wrong("groups", groups, "only a terminal consumer trains anything that could be replayed", "Declare it of the trainer's stage")
-    if consumer.sampling.name in RANKED:
-        rule = f"sampler {consumer.sampling.name!r} deals a batch to ranks, and which rank gets what is replayed is not defined"
-        raise _wrong("groups", groups, rule, "Take with a sampler that deals to no ranks")
     if consumer.needs_weights:
         rule = "with needs_weights a group waits for a taker's weights, and one that is drawn does not"
         raise _wrong("groups", groups, rule, "Leave one of them out")

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 from controller_world import Settings, World
+from journal_dealt import DealtWorld
 from journal_kept import KeptWorld
 from journal_lossy import LossyWorld
 
@@ -101,6 +102,10 @@ class ReplayedWorld(World):
         assert not self.core._runtime.blocks.all().size, "every block is freed"
 
 
+class DealtReplayedWorld(ReplayedWorld, DealtWorld):
+    """The trainer takes as two ranks."""
+
+
 class LossyReplayedWorld(ReplayedWorld, LossyWorld):
     """Shards die too."""
 
@@ -110,8 +115,8 @@ class LossyReplayedWorld(ReplayedWorld, LossyWorld):
             assert not any(self._is_lost(shard, block) for shard, block, *_ in m.places(buffer).tolist()), "nobody can read it"
 
 
-class KeptReplayedWorld(LossyReplayedWorld, KeptWorld):
-    """And the controller."""
+class KeptReplayedWorld(LossyReplayedWorld, DealtReplayedWorld, KeptWorld):
+    """Everything at once: controller, shards and workers die, and the trainer takes as two ranks."""
 
     def __init__(self, settings: Settings, replay: m.Replay, folder: Path, kill: float = 0.0, snapshot_bytes: int = 1 << 30) -> None:
         self.replay, self.rows, self.replayed = replay, {}, Counter()

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from journal_kept import kept_state, state
 from journal_lossy import BlindTrainer
-from journal_replayed import GROUP_BYTES, TRAINER, WORST_BYTES, KeptReplayedWorld, LossyReplayedWorld, ReplayedWorld
+from journal_replayed import GROUP_BYTES, TRAINER, WORST_BYTES, DealtReplayedWorld, KeptReplayedWorld, LossyReplayedWorld, ReplayedWorld
 from test_saving import loaded, saved
 
 from transfer_queue import messages as m
@@ -36,8 +36,9 @@ ANY_RUN = {
 
 
 @st.composite
-def replays(draw: st.DrawFn) -> m.Replay:
-    groups = draw(st.integers(1, 6))
+def replays(draw: st.DrawFn, even: bool = False) -> m.Replay:
+    """`even`: to be dealt to two ranks."""
+    groups = 2 * draw(st.integers(1, 3)) if even else draw(st.integers(1, 6))
     keep = draw(st.integers(groups, 12))
     nbytes = draw(st.none() | st.integers(groups * WORST_BYTES, 13 * GROUP_BYTES))
     return m.Replay(groups, keep, nbytes, draw(st.sampled_from(["uniform", "least_replayed"])), draw(st.integers(0, 3)))
@@ -68,7 +69,13 @@ def test_any_run_whose_shards_are_lost_replays_only_what_can_be_read(replay: m.R
     world.finish()
 
 
-@given(replay=replays(), kill=st.sampled_from([0.01, 0.03]), snapshot_bytes=st.sampled_from([1, 20_000]), **ANY_RUN)
+@given(replay=replays(even=True), deaths=st.sampled_from([0.01, 0.04]), **ANY_RUN)
+@settings(max_examples=5, suppress_health_check=SLOW)
+def test_any_run_deals_what_is_replayed_to_its_ranks(replay: m.Replay, **options: Any) -> None:
+    DealtReplayedWorld(Settings(total=17, **options), replay).finish()
+
+
+@given(replay=replays(even=True), kill=st.sampled_from([0.01, 0.03]), snapshot_bytes=st.sampled_from([1, 20_000]), **ANY_RUN)
 @settings(max_examples=3, suppress_health_check=SLOW)
 def test_any_run_whose_controller_is_killed_counts_on(folder: Path, replay: m.Replay, kill: float, snapshot_bytes: int, **options: Any) -> None:
     with tempfile.TemporaryDirectory(dir=folder) as own:
@@ -77,7 +84,7 @@ def test_any_run_whose_controller_is_killed_counts_on(folder: Path, replay: m.Re
         world.kept.leave()
 
 
-@given(replay=replays(), snapshot_bytes=st.sampled_from([5_000, 1 << 30]), every=st.integers(20, 90), **ANY_RUN)
+@given(replay=replays(even=True), snapshot_bytes=st.sampled_from([5_000, 1 << 30]), every=st.integers(20, 90), **ANY_RUN)
 @settings(max_examples=5, suppress_health_check=SLOW)
 def test_what_would_come_back_is_bit_for_bit_what_there_is(
     folder: Path, replay: m.Replay, snapshot_bytes: int, every: int, **options: Any

@@ -12,8 +12,6 @@ from transfer_queue import messages as m
 from transfer_queue.controller.replays import Replays
 from transfer_queue.messages import unpacked
 
-BATCH = 4
-
 
 def replaying(replay: m.Replay | None, *, rows: int = 1, train: m.Sampler | str = "in_order", **window: Any) -> m.TopicSpec:
     """tokens → judge, tokens → trainer, who gets groups again. A group has a block of a byte for its prompt, and one for each row's tokens."""
@@ -37,8 +35,11 @@ class ReplayHall(Hall):
         assert found is not None
         return found
 
-    def part(self, limit: int = BATCH, who: Who | None = None) -> m.OkTaken:
+    def part(self, limit: int = 100, who: Who | None = None) -> m.OkTaken:
         return self.take(who or self.trainer, limit=limit, step=self.topic.version)
+
+    def rank(self, rank: int, limit: int = 2, who: Who | None = None) -> m.OkTaken:
+        return self.take(who or self.trainer, limit=limit, rank=rank, step=self.topic.version)
 
     def step(self, versions: Sequence[int] | None = None) -> m.OkTaken:
         """One batch, made and trained. `versions`: of its groups."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import msgspec
@@ -14,6 +15,8 @@ from transfer_queue import messages as m
 from transfer_queue.controller.config import CoreConfig
 from transfer_queue.controller.core import Core
 from transfer_queue.controller.lots import Lots
+from transfer_queue.operation.report import QueueReport
+from transfer_queue.status import render, sized
 
 TWO = m.Replay(groups=2, keep_groups=100)
 
@@ -60,6 +63,64 @@ def test_a_batch_in_parts_has_its_share_of_both_in_each() -> None:
     assert len({gid for part in parts for gid in again(part)}) == 2, "no group twice in a batch"
     hall.train(parts)
     assert hall.told.replayed == 2
+
+
+def test_of_fewer_than_a_batch_may_have_each_part_has_its_share_too() -> None:
+    hall = ReplayHall(m.Replay(groups=40, keep_groups=40))
+    hall.step()
+    hall.fill([(1, 1)] * 4)
+    assert [len(again(hall.part(limit=1))) for _ in range(4)] == [1, 1, 1, 1]
+
+
+# ------------------------------------------------------------ ranks
+
+
+def dealt(groups: int, **options: Any) -> ReplayHall:
+    """To two ranks, in parts."""
+    hall = ReplayHall(m.Replay(groups=groups, keep_groups=40), train=m.Sampler("rank_aware", {"ranks": 2, "order": "in_order"}), **options)
+    hall.fill([(0, 1)] * 4)
+    hall.train([hall.rank(rank) for rank in (0, 1)])
+    hall.fill([(1, 1)] * 4)
+    return hall
+
+
+def test_every_rank_has_the_same_number_whichever_comes_first() -> None:
+    hall = dealt(2)
+    parts = [hall.rank(rank, limit=1) for rank in (1, 0, 0, 1)]
+    assert [gids(part) for part in parts] == [[5], [4], [6], [7]]
+    assert [len(again(part)) for part in parts] == [0, 0, 1, 1]
+    hall.train(parts)
+    assert (hall.told.replayed, hall.ledger()) == (2, {"trained": 8})
+    assert hall.topic.rounds[1].freeze().parts == []
+
+
+def test_ranks_share_evenly_what_there_is() -> None:
+    hall = dealt(20)
+    parts = [hall.rank(rank) for rank in (0, 1)]
+    assert [len(again(part)) for part in parts] == [2, 2]
+    given_up = again(parts[0])[0]
+    hall.ask(hall.trainer.connection, m.DropGroups(topic="t", gids=[given_up], reason="x", **hall.trainer.fields), m.OkEmpty)
+    hall.train(parts)
+    assert hall.told.replayed == 3
+    hall.fill([(2, 1)] * 4)
+    assert [len(again(hall.rank(rank))) for rank in (0, 1)] == [3, 3], "of seven"
+
+
+def test_a_rank_that_dies_gets_its_part_again_with_as_much_on_top() -> None:
+    hall = dealt(4)
+    other = hall.join("other", "trainer")
+    first, lost = hall.rank(0), hall.rank(1, who=other)
+    assert [len(again(part)) for part in (first, lost)] == [2, 2]
+    hall.ask(b"launcher", m.MemberDead(member="other", incarnation=-1, cause="killed"), m.OkEmpty)
+    assert hall.told.leased == 2
+    second = hall.rank(1)
+    assert gids(second) == gids(lost)
+    assert sorted(again(first) + again(second)) == [0, 1, 2, 3]
+    hall.train([first, second])
+    assert hall.told.replayed == 4
+
+
+# ------------------------------------------------------------ how long
 
 
 def test_there_are_no_more_than_were_kept() -> None:
@@ -301,6 +362,40 @@ def test_each_is_as_likely_as_another() -> None:
     assert sum((count - 500) ** 2 / 500 for count in counts) < 24.3, "chi-square of 7 degrees, p > 0.001"
 
 
+def calls_of_a_step(keep: int) -> int:
+    hall = ReplayHall(m.Replay(groups=4, keep_groups=keep, order="least_replayed"), batch=10)
+    while hall.told.kept < keep:
+        hall.step()
+    hall.step()
+    hall.fill([(0, 1)] * 10)
+    counted: list[str] = []
+    sys.setprofile(lambda frame, event, argument: counted.append(event))
+    try:
+        hall.train([hall.part()])
+    finally:
+        sys.setprofile(None)
+    return len([event for event in counted if event in ("call", "c_call")])
+
+
+def test_a_take_and_a_commit_do_no_more_where_more_is_kept() -> None:
+    few, many = calls_of_a_step(20), calls_of_a_step(600)
+    assert many <= 1.05 * few, f"{many} calls with 600 groups kept, {few} with 20"
+
+
+# ------------------------------------------------------------ told
+
+
+def test_the_status_tells_what_is_kept_and_what_became_of_the_rest() -> None:
+    hall = ReplayHall(m.Replay(groups=1, keep_groups=6))
+    hall.step()
+    hall.step()
+    hall.fill([(2, 1)] * 4)
+    hall.part()
+    text = render(QueueReport(hall.core.status(), [], None, 0.0))
+    assert "    replay: 6 groups kept in 6 B, 1 of them leased, 1 replayed, 2 evicted\n" in text + "\n"
+    assert f"reserved of {sized(hall.spec.admission_bytes)}" in text
+
+
 # ------------------------------------------------------------ declared
 
 REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
@@ -309,7 +404,7 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"order": "newest"}, {}, r"replay.order='newest': known are uniform, least_replayed"),
     ({"seed": -1}, {}, r"replay.seed=-1: it must lie in"),
     ({}, {"staleness": 0}, r"at staleness 0 a group is too old as soon as it is trained; nothing could be replayed. Set a staleness of at least 1"),
-    ({}, {"train": m.Sampler("rank_aware", {"ranks": 2})}, r"sampler 'rank_aware' deals a batch to ranks"),
+    ({}, {"train": m.Sampler("rank_aware", {"ranks": 4})}, r"replay.groups=2: it cannot be dealt to 4 ranks in equal counts; .* Choose a multiple"),
     ({"keep_bytes": 10}, {"group_bytes": 8}, r"replay.keep_bytes=10: 2 groups at their worst case \(group_bytes=8\) take 16"),
     ({"keep_bytes": 99}, {"group_bytes": 8, "budget_bytes": 128}, r"replay.keep_bytes=99: of budget_bytes=128 it leaves 29 to open groups"),
     ({"keep_groups": 13}, {"group_bytes": 8, "budget_bytes": 128}, r"replay.keep_bytes=104: of budget_bytes=128"),
@@ -331,3 +426,8 @@ def test_only_a_trainer_that_gets_whole_groups_at_once_can_have_it(change: dict[
     spec = msgspec.structs.replace(spec, consumers=(judge, msgspec.structs.replace(trainer, **change), other))
     with pytest.raises(ValueError, match=said):
         Core(CoreConfig(topics=[spec]), ReplayHall(TWO).log, lambda: 0.0)
+
+
+def test_it_is_no_sampler_and_who_takes_it_for_one_is_told_where_it_belongs() -> None:
+    with pytest.raises(ValueError, match=r"it is no sampler; .* Declare it beside the sampler: Consumer\(…, replay=Replay\("):
+        Core(CoreConfig(topics=[replaying(None, train="replay")]), ReplayHall(TWO).log, lambda: 0.0)
