@@ -6,7 +6,6 @@ import numpy as np
 
 from transfer_queue.controller import ending, leasing
 from transfer_queue.controller.errors import bad
-from transfer_queue.controller.group import Group
 from transfer_queue.controller.replaying import count_replayed
 from transfer_queue.controller.store import gids_of
 from transfer_queue.controller.terminal import Terminal
@@ -109,9 +108,10 @@ def _advance(topic: TopicState) -> None:
     topic.runtime.wake("pull", topic.name)
 
 
-def _stale(topic: TopicState) -> list[Group]:
-    """Started, untouched by any trainer, and too old. The window bounds how many groups are looked at."""
+def _stale(topic: TopicState) -> np.ndarray:
+    """Slots of groups that are started, untouched by any trainer, and too old. The window bounds how many groups are looked at."""
     store, slots = topic.groups, topic.groups.all()
     started = store.started_versions(slots)
     stale = (started < topic.version - (topic.window.staleness or 0)) & ~(store.groups.leased[slots] | store.groups.acked[slots]).any(axis=1)
-    return [Group(store, slot) for slot in slots[stale].tolist()]
+    found: np.ndarray = slots[stale]
+    return found

@@ -12,16 +12,16 @@ from transfer_queue.controller.topic import TopicState
 STALE = "stale"
 
 
-def drop(topic: TopicState, groups: list[Group], reason: str) -> None:
+def drop(topic: TopicState, slots: np.ndarray, reason: str) -> None:
     """Give groups up: counted under `reason`, cancelled at their holders, replaced unless the run is over. Those that nobody generates and whose
     prompts do not go back end together."""
-    alone = reason == STALE and topic.window.spec.requeue
-    several = [] if alone else [group.slot for group in groups if group.attempt is None]
-    for group in groups:
-        if alone or group.attempt is not None:
-            _drop(topic, group, reason)
-    if several:
-        slots = np.array(several)
+    attempts = topic.groups.attempts
+    alone = slots.tolist() if reason == STALE and topic.window.spec.requeue else [slot for slot in slots.tolist() if slot in attempts]
+    if alone:
+        slots = slots[~np.isin(slots, alone)]
+        for slot in alone:
+            _drop(topic, Group(topic.groups, slot), reason)
+    if len(slots):
         _end(topic, slots, keep_prompt=False)
         topic.ledger.move_all(slots, "dropped", topic.version, reason)
         topic.groups.free(slots)
@@ -73,7 +73,7 @@ def finish_if_trained(topic: TopicState) -> None:
     if topic.over or topic.prompts.target is None or topic.ledger.trained < topic.prompts.target:
         return
     topic.over = True
-    drop(topic, list(topic.groups.values()), RUN_END)
+    drop(topic, topic.groups.all(), RUN_END)
     topic.prompts.discard_all()
     for rounds in topic.rounds.values():
         rounds.clear()

@@ -54,7 +54,7 @@ def lose(topic: TopicState, slots: np.ndarray) -> Loss:
     """Give up or make again what shards that ended took of these groups, but for those that a trainer has."""
     _undeal(topic, slots)
     loss = _look(topic, slots)
-    ending.drop(topic, [Group(topic.groups, slot) for slot in loss.groups[loss.hopeless].tolist()], SHARD_LOST)
+    ending.drop(topic, loss.groups[loss.hopeless], SHARD_LOST)
     touched = loss.broken.copy()
     touched[loss.owners[loss.gone.any(axis=1)]] = True
     touched &= ~loss.hopeless

@@ -26,6 +26,9 @@ class RowStart(NamedTuple):
     missing: np.ndarray  # [consumers] int16: required columns not there
     ready: tuple[int, ...]  # consumers of rows that may have it at once
     pending: np.ndarray  # [consumers] int64: 1 for a consumer of groups that waits for it
+    whole: tuple[int, ...]  # consumers of groups that may have its group once that is closed, if all its rows are alike
+    queued: np.ndarray  # [consumers] bool: `ready`
+    queued_whole: np.ndarray  # [consumers] bool: `whole`
 
 
 class Schema:
@@ -74,8 +77,9 @@ class Schema:
         if found is None:
             missing = self.missing - sum(self.needs[self.place_of[name]] for name in columns)
             whole = np.array([consumer.unit == "group" for consumer in self.consumers])
-            ready = tuple(np.flatnonzero(~whole & (missing == 0)).tolist())
-            found = RowStart(missing, ready, ((missing > 0) & whole).astype(np.int64))
+            ready, ready_whole = ~whole & (missing == 0), whole & (missing == 0)
+            numbers, numbers_whole = (tuple(np.flatnonzero(flags).tolist()) for flags in (ready, ready_whole))
+            found = RowStart(missing, numbers, ((missing > 0) & whole).astype(np.int64), numbers_whole, ready, ready_whole)
             if len(self._starts) < MOST_KINDS:
                 self._starts[columns] = found
         return found
