@@ -15,7 +15,7 @@ from transfer_queue.controller.paged import FEW, Paged
 from transfer_queue.controller.told import Told
 from transfer_queue.messages import Record, Slice
 
-A_LEASE = 32  # places that are looked at one by one: operations on arrays would cost more
+A_LEASE = 8  # places that are looked at one by one: operations on arrays would cost more
 
 
 class FrozenBlocks(Record, frozen=True):
@@ -45,8 +45,21 @@ class Blocks:
             self.hold_each([(shard, block) for shard, block, *_ in places.tolist() if shard >= 0])
             return
         for shard, blocks, times in _by_shard(places):
-            counts = self._counts.setdefault(shard, Paged(0))
-            counts.set(blocks, counts.get(blocks) + times)
+            self._of(shard).add_all(blocks, times)
+
+    def hold_row(self, tables: list[np.ndarray]) -> None:
+        """The same of the columns of one row, places [1, 4] each."""
+        named = [(table.item(0), table.item(1)) for table in tables]
+        if len(named) > 1:
+            self.hold_each(block for block in named if block[0] >= 0)
+        elif named and named[0][0] >= 0:
+            self._of(named[0][0]).add(named[0][1], 1)
+
+    def _of(self, shard: int) -> Paged:
+        counts = self._counts.get(shard)
+        if counts is None:
+            counts = self._counts[shard] = Paged(0)
+        return counts
 
     def hold_each(self, blocks: Iterable[tuple[int, int]]) -> None:
         """The same for a few, one by one: (shard, block) of each place."""
@@ -54,14 +67,13 @@ class Blocks:
         for named in blocks:
             times[named] = times.get(named, 0) + 1
         for (shard, block), count in times.items():
-            self._counts.setdefault(shard, Paged(0)).add(block, count)
+            self._of(shard).add(block, count)
 
     def release(self, places: np.ndarray) -> None:
         """One reference less for each of the places; blocks without any are freed."""
         for shard, blocks, times in _by_shard(places):
             counts = self._counts[shard]
-            left = counts.get(blocks) - times
-            counts.set(blocks, left)
+            left = counts.add_all(blocks, -times)
             if not counts:
                 del self._counts[shard]
             if freed := blocks[left == 0].tolist():
@@ -135,8 +147,8 @@ class Blocks:
         return self._counts[shard].keys() if shard in self._counts else []
 
 
-def _by_shard(places: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """(shard, its blocks once each, how often each)."""
+def _by_shard(places: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray | int]]:
+    """(shard, its blocks once each, how often each, or all of them)."""
     times = 1
     if not places.size:
         return
@@ -152,7 +164,7 @@ def _by_shard(places: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray]
             yield shard, found, counts * times
     elif shards[0] >= 0:
         if (blocks[1:] > blocks[:-1]).all():
-            yield int(shards[0]), blocks.copy(), np.full(len(blocks), times)
+            yield int(shards[0]), blocks.copy(), times
         else:
             found, counts = _counted(blocks)
             yield int(shards[0]), found, counts * times

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from transfer_queue.controller import ending, leasing
 from transfer_queue.controller.errors import bad
-from transfer_queue.controller.group import Group
+from transfer_queue.controller.replaying import count_replayed
 from transfer_queue.controller.store import gids_of
 from transfer_queue.controller.terminal import Terminal
-from transfer_queue.controller.topic import STALE, TopicState
+from transfer_queue.controller.topic import TopicState
 from transfer_queue.messages import Commit, OkCommitted
 
 
@@ -31,19 +32,20 @@ def commit(topic: TopicState, request: Commit, owner: str) -> OkCommitted:
     for lease_id in request.leases:
         lease = topic.leases.get(lease_id)
         if lease is not None:
-            topic.end(lease)
+            leasing.end(topic, lease)
     if number in topic.rounds:
         topic.rounds[number].clear()  # of a whole batch nothing is left but parts whose groups ended
     trained = terminal.commit(request.epoch)
+    replayed = count_replayed(topic, terminal, request.leases, request.step, owner)
     topic.done_rows[number] += int(topic.groups.groups.rows[trained].sum())
     _acknowledged(topic, trained, clock, owner)
     facts: dict[str, float | int | str] = {"consumer": request.consumer, "model": request.model, "epoch": request.epoch, "step": request.step}
-    facts |= {"groups": len(trained), "trained": topic.ledger.trained}
+    facts |= {"groups": len(trained), "trained": topic.ledger.trained, **replayed}
     topic.runtime.emit("commit", topic=topic.name, version=terminal.clock, member=owner, data={**request.info, **facts})
     topic.progressed(request.consumer)
     if terminal is topic.clock_terminal:
         _advance(topic)
-    topic.finish_if_trained()
+    ending.finish_if_trained(topic)
     topic.wake_terminals()
     return OkCommitted(version=request.step + 1, trained=topic.ledger.trained, done=topic.over)
 
@@ -96,19 +98,20 @@ def _acknowledged(topic: TopicState, slots: np.ndarray, clock: int, owner: str) 
     if len(waiting):
         topic.ledger.move_all(waiting, "complete", clock, "acknowledged", owner)
     if done.any():
-        topic.train(slots[done], clock, owner)
+        ending.train(topic, slots[done], clock, owner)
 
 
 def _advance(topic: TopicState) -> None:
     """The clock went on: min_versions move, and under `drop` what is too old goes."""
     if topic.window.expires:
-        topic.drop(_stale(topic), STALE)
+        ending.drop(topic, _stale(topic), ending.STALE)
     topic.runtime.wake("pull", topic.name)
 
 
-def _stale(topic: TopicState) -> list[Group]:
-    """Started, untouched by any trainer, and too old. The window bounds how many groups are looked at."""
+def _stale(topic: TopicState) -> np.ndarray:
+    """Slots of groups that are started, untouched by any trainer, and too old. The window bounds how many groups are looked at."""
     store, slots = topic.groups, topic.groups.all()
     started = store.started_versions(slots)
     stale = (started < topic.version - (topic.window.staleness or 0)) & ~(store.groups.leased[slots] | store.groups.acked[slots]).any(axis=1)
-    return [Group(store, slot) for slot in slots[stale].tolist()]
+    found: np.ndarray = slots[stale]
+    return found

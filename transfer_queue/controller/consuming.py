@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from transfer_queue.controller import leasing
 from transfer_queue.controller.errors import bad
 from transfer_queue.controller.leases import Lease
-from transfer_queue.controller.leasing import rows_of_lease
 from transfer_queue.controller.ranks import check_rank, deal, deal_batch, take_part
+from transfer_queue.controller.replaying import replayed_with
 from transfer_queue.controller.schema import MOST_ROWS
 from transfer_queue.controller.store import MOST_GIDS, gids_of, keys_of, rows_of
 from transfer_queue.controller.terminal import Terminal
@@ -42,8 +43,8 @@ def take(topic: TopicState, request: Take, owner: str, loaded: int | None, last:
         return OkTaken(version=topic.version) if last else None
     items = topic.queues.pop(number, request.limit, loaded, min(request.at_least, request.limit))
     lease = topic.leases.add(number, owner, topic.queues.rows_of(number, items))
-    topic.arm(lease)
-    return OkTaken(lease=lease.id, rows=rows_of_lease(topic, lease), version=topic.version)
+    leasing.arm(topic, lease)
+    return OkTaken(lease=lease.id, rows=leasing.rows_of_lease(topic, lease), version=topic.version)
 
 
 def _take_batch(
@@ -71,7 +72,8 @@ def _take_batch(
         return empty if last else None
     topic.lease_batch(groups, owner)
     lease = topic.leases.add(terminal.number, owner, topic.groups.rows_of(groups)[0])
-    return OkTaken(lease=lease.id, rows=rows_of_lease(topic, lease), version=terminal.clock, batch=size)
+    replayed = replayed_with(topic, terminal, lease, size)
+    return OkTaken(lease=lease.id, rows=leasing.rows_of_lease(topic, lease), version=terminal.clock, batch=size, replayed=replayed)
 
 
 def write_back(topic: TopicState, request: WriteBack, owner: str) -> OkWritten:
@@ -104,7 +106,7 @@ def write_back(topic: TopicState, request: WriteBack, owner: str) -> OkWritten:
         topic.leases.end_lapsed(lapsed)
         _tell_slow(topic, lapsed, int(np.count_nonzero(due)))
     elif whole:
-        topic.end(lease)
+        leasing.end(topic, lease)
     else:
         _acknowledge(topic, lease, at)
     return OkWritten(closed=[] if due.all() else _refuse(topic, request, columns, ~due, owner))
@@ -188,7 +190,7 @@ def _acknowledge(topic: TopicState, lease: Lease, at: np.ndarray) -> None:
     left = np.ones(len(lease.keys), dtype=bool)
     left[at] = False
     lease.keep(left)
-    topic.release(lease, "not_written")
+    leasing.release(topic, lease, "not_written")
 
 
 def _refuse(topic: TopicState, request: WriteBack, columns: dict[str, np.ndarray], refused: np.ndarray, owner: str) -> list[int]:
@@ -204,7 +206,7 @@ def _refuse(topic: TopicState, request: WriteBack, columns: dict[str, np.ndarray
 def give_back(topic: TopicState, request: Release, owner: str) -> OkEmpty:
     lease = topic.leases.find(request.lease, topic.schema.consumer(request.consumer), owner)
     if lease is not None:
-        topic.release(lease, "released")
+        leasing.release(topic, lease, "released")
         topic.leases.renew_after(lease, topic.runtime.now() + topic.lease_s)
     return OkEmpty()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from transfer_queue.controller import ending
 from transfer_queue.controller.config import CoreConfig
 from transfer_queue.controller.desired import Desired, FrozenDesired
 from transfer_queue.controller.duties import Duties, FrozenDuty
@@ -116,7 +117,7 @@ class Control:
         self._parked.disown(member.owner)
         self._runtime.repeats.forget(member.owner)
         for topic in self._topics.values():
-            topic.forget_owner(member.owner, how)
+            ending.forget_owner(topic, member.owner, how)
         self.duties.lost(member)
         self.on_end(member.owner)
         self.sweeps.append((None, member.owner))

@@ -7,12 +7,13 @@ a rule changes nothing and gets an `ErrorReply`; no request ends the loop.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import numpy as np
 
+from transfer_queue.controller import leasing
 from transfer_queue.controller.blocks import places_of
 from transfer_queue.controller.config import CoreConfig
 from transfer_queue.controller.duties import Duty
@@ -216,7 +217,7 @@ class Core:
             self._runtime.repeats.undo(reply.id)
         for topic in self.topics.values():
             if isinstance(reply, OkTaken):
-                topic.take_back_lease(reply.lease)
+                leasing.take_back(topic, reply.lease)
             if isinstance(reply, OkPulled):
                 for lease in reply.groups:
                     topic.take_back_group(lease.gid, lease.fence)
@@ -298,18 +299,29 @@ class Core:
         """Follow what the request made possible until nothing more is: cancellations, duties, the end of the run, parked requests."""
         control = self._run.control
         while True:
-            self._refuse_orphans()
-            cancelled, self._runtime.cancelled = self._runtime.cancelled, []
-            for owner, gid, fence in cancelled:
-                control.tell_cancelled(owner, gid, fence)
+            if self._parked.orphans:
+                self._refuse_orphans()
+            if self._runtime.cancelled:
+                cancelled, self._runtime.cancelled = self._runtime.cancelled, []
+                for owner, gid, fence in cancelled:
+                    control.tell_cancelled(owner, gid, fence)
             control.duties.assign()
             self._run.complete()
-            if not self._runtime.dirty:
+            waiters = self._next_waiters()
+            if not waiters:
                 return
-            key = next(iter(self._runtime.dirty))
-            del self._runtime.dirty[key]
-            for waiter in self._waiters(key):
+            for waiter in waiters:
                 self._retry(waiter, last=False)
+
+    def _next_waiters(self) -> list[Waiter]:
+        """Those that may be served now by the first reason that wakes any; none is left when there are none."""
+        dirty = self._runtime.dirty
+        while dirty:
+            key = next(iter(dirty))
+            del dirty[key]
+            if waiters := self._waiters(key):
+                return waiters
+        return []
 
     def _refuse_orphans(self) -> None:
         """Requests of members that ended: one that was only thought dead must not wait for their deadlines."""
@@ -325,12 +337,13 @@ class Core:
         if reply is not None:
             self._answer(*waiter.address, reply, None)
 
-    def _waiters(self, key: Key) -> Iterable[Waiter]:
+    def _waiters(self, key: Key) -> list[Waiter]:
         kind, topic, name = key
         if kind == "all":
             return self._parked.all()
-        topics = [topic] if topic or kind in ("watch", "roster") else list(self.topics)  # "" wakes this kind in every topic
-        return [waiter for topic in topics for waiter in self._parked.of((kind, topic, name))]
+        if topic or kind in ("watch", "roster"):
+            return self._parked.of(key)
+        return [waiter for topic in self.topics for waiter in self._parked.of((kind, topic, name))]  # "" wakes this kind in every topic
 
     def _key(self, request: Any) -> Key:
         kind = self._handlers.parking[type(request)][0]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from transfer_queue.controller import ending
 from transfer_queue.controller.errors import bad
 from transfer_queue.controller.leases import Lease
+from transfer_queue.controller.replaying import give_up
 from transfer_queue.controller.topic import TopicState
 from transfer_queue.messages import DropGroups, OkEmpty
 
@@ -16,19 +18,22 @@ def drop_groups(topic: TopicState, request: DropGroups, owner: str) -> OkEmpty:
     if not request.reason or request.reason in ("stale", "run_end"):
         raise bad(f"reason={request.reason!r} of a drop is empty or one of the controller's own: the ledger could not be read; say why in a word")
     wanted = dict.fromkeys(request.gids)
-    groups = [group for gid in wanted if (group := topic.groups.get(gid)) is not None]
-    slots = np.array([group.slot for group in groups], dtype=np.int64)
+    replayed = give_up(topic, wanted, owner, request.reason)
+    table, slots = topic.groups.groups, topic.groups.open_of(wanted)
     leases = topic.leases.answerable_of(owner, slots)
     held = _held(slots, leases, len(topic.schema.consumers))
-    table = topic.groups.groups
-    mine = held.any(axis=1) | np.array([group.holder == owner for group in groups], dtype=np.bool_)
+    mine = held.any(axis=1)
+    if topic.held.get(owner):
+        mine |= np.isin(table.gid[slots], list(topic.held[owner]))
     mine &= ~table.acked[slots].any(axis=1)
     taken = mine & (table.leased[slots] & ~held).any(axis=1)  # by a trainer
-    dropped = [group for group, ends in zip(groups, mine & ~taken, strict=True) if ends]
-    for gid in wanted.keys() - {group.gid for group in dropped}:
-        topic.count_late(gid, owner, "drop")
-    _serve(topic, leases, slots[taken])
-    topic.drop(dropped, request.reason)
+    dropped = slots[mine & ~taken]
+    if len(dropped) < len(wanted):
+        for gid in wanted.keys() - set(table.gid[dropped].tolist()) - replayed:
+            topic.count_late(gid, owner, "drop")
+    if taken.any():
+        _serve(topic, leases, slots[taken])
+    ending.drop(topic, dropped, request.reason)
     return OkEmpty()
 
 
@@ -36,7 +41,8 @@ def _held(slots: np.ndarray, leases: list[Lease], consumers: int) -> np.ndarray:
     """[G, K] bool: of which groups one of the leases holds something, and for which consumer."""
     held = np.zeros((len(slots), consumers), dtype=np.bool_)
     for lease in leases:
-        held[:, lease.consumer] |= np.isin(slots, lease.groups[lease.due()])
+        groups = lease.groups[lease.due()]
+        held[:, lease.consumer] |= (groups == slots).any() if len(slots) == 1 else np.isin(slots, groups)
     return held
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import msgspec
+
+from transfer_queue.controller import leasing
 from transfer_queue.controller.askers import Asker
 from transfer_queue.controller.group import Attempt, FrozenAttempt, Group
 from transfer_queue.controller.leases import FrozenLeases
 from transfer_queue.controller.picking import FrozenPicker
 from transfer_queue.controller.prompts import FrozenPrompts
 from transfer_queue.controller.receipts import Kept
+from transfer_queue.controller.replays import FrozenReplays
 from transfer_queue.controller.rounds import FrozenRounds
 from transfer_queue.controller.store import FrozenStore
 from transfer_queue.controller.terminal import FrozenTerminal
@@ -34,6 +38,7 @@ class FrozenTopic(Record, frozen=True):
     lost_attempts: int
     expired: list[int]
     over: bool
+    replays: dict[int, FrozenReplays] = msgspec.field(default_factory=dict)
 
 
 def freeze(topic: TopicState) -> FrozenTopic:
@@ -57,6 +62,7 @@ def freeze(topic: TopicState) -> FrozenTopic:
         lost_attempts=topic.lost_attempts,
         expired=topic.expired,
         over=topic.over,
+        replays={number: replays.freeze() for number, replays in topic.replays.items()},
     )
 
 
@@ -75,10 +81,12 @@ def thaw(topic: TopicState, frozen: FrozenTopic) -> None:
         terminal.thaw(frozen.terminals[number])
     for number, rounds in topic.rounds.items():
         rounds.thaw(frozen.rounds[number])
+    for number, replays in topic.replays.items():
+        replays.thaw(frozen.replays[number])
     for table in (topic.groups.rows, topic.groups.groups):
         topic.runtime.blocks.hold(table.places[table.slots()])
     for old in frozen.attempts:
         attempt = Attempt(old.holder, old.fence, old.held_version, old.deadline, oldest=old.oldest)
         topic.hold(Group(topic.groups, old.slot), attempt, old.due)
     for lease, due in topic.leases.thaw(frozen.leases):
-        topic.watch(lease, due)
+        leasing.watch(topic, lease, due)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from transfer_queue.controller import ending
 from transfer_queue.controller.duties import FrozenDuty
 from transfer_queue.controller.errors import bad
 from transfer_queue.controller.freezing import FrozenTopic, thaw
@@ -65,7 +66,9 @@ def thawed(mine: TopicState, runtime: Runtime, image: Image) -> TopicState:
     owners = {attempt.holder for attempt in frozen.attempts} | {lease.owner for lease in frozen.leases.current}
     topic.ledger.tell_all(SAVED)
     for owner in sorted(owners):
-        topic.forget_owner(owner, SAVED)
+        ending.forget_owner(topic, owner, SAVED)
+    for replays in topic.replays.values():
+        replays.loaded()
     return topic
 
 

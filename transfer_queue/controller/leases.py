@@ -75,6 +75,10 @@ class Lease:
         """Of the rows that are still to be done."""
         return list(dict.fromkeys(gids_of(self.keys[self.due()]).tolist()))
 
+    def groups_left(self) -> int:
+        """Groups that are still open."""
+        return len(np.unique(self.groups[self.alive()]))
+
     def count(self) -> int:
         """Rows that are still to be done."""
         return int(np.count_nonzero(self.due()))
@@ -157,7 +161,7 @@ class Leases:
 
     def holding(self, groups: np.ndarray) -> list[Lease]:
         """Those that may hold something of these groups (slots), lapsed ones aside. Rows know under which they went: no other needs a look."""
-        named = np.unique(self._store.rows.lease[self._store.rows_of(groups)[0]]).tolist()
+        named = sorted(set(self._store.rows.lease[self._store.rows_of(groups)[0]].ravel().tolist()))
         return [lease for lease_id in named if (lease := self._leases.get(lease_id)) is not None]
 
     def answerable_of(self, owner: str, groups: np.ndarray) -> list[Lease]:

@@ -44,6 +44,15 @@ class Ledger:
         self._runtime.touch()
         self._emit(slots, "", state, "", member, 0)
 
+    def admit_one(self, slot: int, member: str, state: State = "admitted") -> None:
+        """The same of one."""
+        table = self._store.groups
+        self.counts[state] += 1
+        table.state[slot] = CODES[state]
+        self._runtime.touch()
+        numbers = (table.gid.item(slot), table.life.item(slot), table.version.item(slot), table.min_version.item(slot))
+        self._runtime.emit_move(self._topic, "", state, "", member, 0, *numbers)
+
     def move(self, group: Group, state: State, clock: int, reason: str = "", member: str = "") -> None:
         """`clock` is the topic's version before the change: clock - group version is the staleness of what is trained or dropped."""
         self.move_all(np.array([group.slot]), state, clock, reason, member)

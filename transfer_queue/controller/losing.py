@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from transfer_queue.controller import ending, leasing
 from transfer_queue.controller.group import SERVED, Group
 from transfer_queue.controller.rounds import waits_for_its_rank
 from transfer_queue.controller.schema import Schema
@@ -42,7 +43,8 @@ def lose_shard(topic: TopicState, shard: int, before: int) -> None:
     """Blocks of `shard` with numbers below `before` are gone."""
     prompts = topic.prompts.lose(shard, before)
     loss = lose(topic, topic.groups.all())
-    counts = {"groups": int(loss.hopeless.sum()), "rows": int(loss.rows_gone.sum()), "columns": int(loss.gone.sum()), "prompts": prompts}
+    kept = {"kept": sum(replays.lose() for replays in topic.replays.values())} if topic.replays else {}
+    counts = kept | {"groups": int(loss.hopeless.sum()), "rows": int(loss.rows_gone.sum()), "columns": int(loss.gone.sum()), "prompts": prompts}
     topic.runtime.emit("topic", topic=topic.name, reason=SHARD_LOST, data={"shard": shard, **counts})
     for kind in ("pull", "demand", "put"):
         topic.runtime.wake(kind, topic.name)
@@ -52,7 +54,7 @@ def lose(topic: TopicState, slots: np.ndarray) -> Loss:
     """Give up or make again what shards that ended took of these groups, but for those that a trainer has."""
     _undeal(topic, slots)
     loss = _look(topic, slots)
-    topic.drop([Group(topic.groups, slot) for slot in loss.groups[loss.hopeless].tolist()], SHARD_LOST)
+    ending.drop(topic, loss.groups[loss.hopeless], SHARD_LOST)
     touched = loss.broken.copy()
     touched[loss.owners[loss.gone.any(axis=1)]] = True
     touched &= ~loss.hopeless
@@ -76,7 +78,7 @@ def _undeal(topic: TopicState, slots: np.ndarray) -> None:
         inside = np.isin(lease.groups, slots[gone]) & lease.alive()
         groups = once(lease.groups[inside])[0]
         lease.keep(~inside)
-        topic.give_up(lease, groups, SHARD_LOST)
+        leasing.give_up(topic, lease, groups, SHARD_LOST)
         topic.wake_takers(lease.consumer)
 
 

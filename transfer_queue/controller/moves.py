@@ -9,9 +9,11 @@ import numpy as np
 
 from transfer_queue.messages import Event
 
+_NONE = np.zeros(0, dtype=np.int64)
+
 
 def _none() -> np.ndarray:
-    return np.zeros(0, dtype=np.int64)
+    return _NONE
 
 
 @dataclass(slots=True)
@@ -34,10 +36,15 @@ class Moves:
 
     def events(self, t_s: float) -> Iterator[Event]:
         """One a group. `t_s`: seconds since the controller's start."""
-        fields = (self.gids, self.lives, self.versions, self.min_versions)
-        ends = (self.rows, self.tokens, self.age) if len(self.rows) else ()
-        for gid, life, version, min_version, *end in zip(*(values.tolist() for values in (*fields, *ends)), strict=True):
-            data: dict[str, float | int | str] = {"life": life, "min_version": min_version}
-            if end:
-                data |= {"clock": self.clock, "rows": end[0], "tokens": end[1], "age": end[2]}
-            yield Event(t_s, "group", self.topic, gid, self.src, self.dst, self.reason, version, self.member, data)
+        topic, src, dst, reason, member, clock = self.topic, self.src, self.dst, self.reason, self.member, self.clock
+        fields = [values.tolist() for values in (self.gids, self.lives, self.versions, self.min_versions)]
+        data: dict[str, float | int | str]
+        if not len(self.rows):
+            for gid, life, version, min_version in zip(*fields, strict=True):
+                data = {"life": life, "min_version": min_version}
+                yield Event(t_s, "group", topic, gid, src, dst, reason, version, member, data)
+            return
+        fields += [values.tolist() for values in (self.rows, self.tokens, self.age)]
+        for gid, life, version, min_version, rows, tokens, age in zip(*fields, strict=True):
+            data = {"life": life, "min_version": min_version, "clock": clock, "rows": rows, "tokens": tokens, "age": age}
+            yield Event(t_s, "group", topic, gid, src, dst, reason, version, member, data)

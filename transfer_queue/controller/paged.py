@@ -25,7 +25,7 @@ class Paged:
 
     def find(self, key: int) -> int:
         page = self._pages.get(key >> BITS)
-        return self._empty if page is None else int(page[key & MASK])
+        return self._empty if page is None else page.item(key & MASK)
 
     def get(self, keys: np.ndarray) -> np.ndarray:
         """[n] → [n]."""
@@ -38,19 +38,44 @@ class Paged:
                 values[where] = page[keys[where] & MASK]
         return values
 
+    def add_all(self, keys: np.ndarray, more: np.ndarray | int) -> np.ndarray:
+        """Add to each of the values; keys are unlike one another. Returns what they are then."""
+        if len(keys) > FEW and (runs := _runs(keys)) is not None:
+            left = np.empty(len(keys), dtype=np.int64)
+            for number, at, where in runs:
+                values = self._page(number)[at] + (more if isinstance(more, int) else more[where])
+                left[where] = values
+                self._write(number, at, values)
+            return left
+        left = self.get(keys) + more
+        self.set(keys, left)
+        return left
+
+    def put(self, key: int, value: int) -> None:
+        """`set` of one."""
+        self._write_one(key >> BITS, key & MASK, value)
+
     def add(self, key: int, more: int) -> None:
-        self._write_one(key >> BITS, key & MASK, self.find(key) + more)
+        number, at = key >> BITS, key & MASK
+        page = self._page(number)
+        before: int = page.item(at)
+        page[at] = before + more
+        self._count(number, (before == self._empty) - (before + more == self._empty))
 
     def set(self, keys: np.ndarray, values: np.ndarray) -> None:
         """Keys are unlike one another."""
         if len(keys) <= FEW:
             for key, value in zip(keys.tolist(), values.tolist(), strict=True):
-                self._write_one(key >> BITS, key & MASK, value)
+                self.put(key, value)
+            return
+        if (runs := _runs(keys)) is not None:
+            for number, at, run in runs:
+                self._write(number, at, values[run])
             return
         for number, where in _parts(keys):
             self._write(number, keys[where] & MASK, values[where])
 
-    def _write(self, number: int, at: np.ndarray, values: np.ndarray) -> None:
+    def _write(self, number: int, at: np.ndarray | slice, values: np.ndarray) -> None:
         page = self._page(number)
         before = np.count_nonzero(page[at] != self._empty)
         page[at] = values
@@ -58,9 +83,9 @@ class Paged:
 
     def _write_one(self, number: int, at: int, value: int) -> None:
         page = self._page(number)
-        before = int(page[at] != self._empty)
+        before: int = page.item(at)
         page[at] = value
-        self._count(number, int(value != self._empty) - before)
+        self._count(number, (before == self._empty) - (value == self._empty))
 
     def _page(self, number: int) -> np.ndarray:
         page = self._pages.get(number)
@@ -83,6 +108,21 @@ class Paged:
         """The same as an array."""
         parts = [(number << BITS) + np.flatnonzero(self._pages[number] != self._empty) for number in sorted(self._pages)]
         return np.concatenate([np.zeros(0, dtype=np.int64), *parts])
+
+
+def _runs(keys: np.ndarray) -> list[tuple[int, slice, slice]] | None:
+    """(page, where in it, where in `keys`) of keys that follow one another, as those of a stream do; None where they do not."""
+    first, count = keys.item(0), len(keys)
+    if keys.item(count - 1) - first + 1 != count or not (keys[1:] > keys[:-1]).all():
+        return None
+    runs = []
+    begin = 0
+    while begin < count:
+        at = first + begin & MASK
+        end = min(count, begin + MASK + 1 - at)
+        runs.append((first + begin >> BITS, slice(at, at + end - begin), slice(begin, end)))
+        begin = end
+    return runs
 
 
 def _parts(keys: np.ndarray) -> Iterator[tuple[int, np.ndarray | slice]]:

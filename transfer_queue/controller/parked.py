@@ -101,7 +101,8 @@ class Parked:
 
     def of(self, key: Key) -> list[Waiter]:
         """In the order in which they came."""
-        return list(self._by_key.get(key, {}).values())
+        waiters = self._by_key.get(key)
+        return [] if waiters is None else list(waiters.values())
 
     def of_owner(self, owner: str) -> list[Waiter]:
         return list(self._by_owner.get(owner, {}).values())

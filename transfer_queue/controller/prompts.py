@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -34,12 +35,12 @@ class Seen:
         self._above.add(gid)
         self._settle()
 
-    def add_all(self, gids: np.ndarray) -> None:
+    def add_all(self, gids: Sequence[int]) -> None:
         """None of them is there yet."""
-        if len(gids) and int(gids[0]) == self._floor and (gids[1:] == gids[:-1] + 1).all():
-            self._floor += len(gids)
+        if isinstance(gids, range) and gids.start == self._floor:
+            self._floor = gids.stop
         else:
-            self._above.update(gids.tolist())
+            self._above.update(gids)
         self._settle()
 
     def freeze(self) -> tuple[int, list[int]]:
@@ -85,14 +86,18 @@ class PromptQueue:
 
     def number(self, count: int) -> np.ndarray:
         """[count] gids for groups that come without one: those that follow the last."""
-        gids = np.arange(self.cursor, self.cursor + count)
-        self.see(gids)
-        return gids
+        gids = range(self.cursor, self.cursor + count)
+        self._see(gids)
+        return np.array(gids)
 
     def see(self, gids: np.ndarray) -> None:
         """Groups that were put whole; none of these gids was put before."""
+        first, dense = gids.item(0), bool((gids[1:] == gids[:-1] + 1).all())
+        self._see(range(first, first + len(gids)) if dense else gids.tolist())
+
+    def _see(self, gids: Sequence[int]) -> None:
         self._seen.add_all(gids)
-        self.cursor = max(self.cursor, int(gids.max()) + 1)
+        self.cursor = max(self.cursor, gids[-1] + 1 if isinstance(gids, range) else max(gids) + 1)
 
     def has_room(self, count: int) -> bool:
         return len(self._waiting) + count <= self.bound

@@ -9,7 +9,8 @@ from transfer_queue.controller.producing import MOST_TOKENS
 from transfer_queue.controller.schema import MOST_ROWS
 from transfer_queue.controller.store import MOST_GIDS
 from transfer_queue.controller.topic import TopicState
-from transfer_queue.messages import NOWHERE, OkStored, Put, packed, places, unpacked, wrong_lengths
+from transfer_queue.controller.whole import store_whole
+from transfer_queue.messages import OkStored, Put, packed, places, unpacked, wrong_lengths
 
 MOST_PUT = 1 << 20  # rows
 
@@ -32,7 +33,10 @@ def put(topic: TopicState, request: Put, owner: str, last: bool) -> OkStored | N
         gids = topic.prompts.number(request.groups)
     else:
         topic.prompts.see(gids)
-    _store(topic, request, gids, columns, version, owner)
+    tokens = unpacked(request.tokens) if request.tokens else None
+    store_whole(topic, gids, request.rows_per_group, columns, tokens, version, owner)
+    topic.given += request.groups
+    topic.progressed(topic.schema.generator)
     reply = OkStored(gids=packed(gids))
     topic.receipts.keep(owner, request.token, reply)
     return reply
@@ -77,7 +81,7 @@ def _fits(topic: TopicState, groups: int) -> bool:
     if not window.has_permit(0, groups):
         spec = window.spec
         raise bad(
-            f"{groups} groups in one put exceed the window of topic {topic.name!r} (capacity {window.capacity}, budget_bytes={spec.budget_bytes}, "
+            f"{groups} groups in one put exceed the window of topic {topic.name!r} (capacity {window.capacity}, budget_bytes={window.budget_bytes}, "
             f"group_bytes={spec.group_bytes}): they could never be admitted together; nothing was stored. Put fewer at once, or widen the window"
         )
     opened = topic.ledger.open
@@ -94,28 +98,3 @@ def _check_version(topic: TopicState, request: Put) -> int:
             "groups, the committed clock): the bound would not hold; nothing was stored. Make the rows with newer weights"
         )
     return version
-
-
-def _store(topic: TopicState, request: Put, gids: np.ndarray, columns: dict[str, np.ndarray], version: int, owner: str) -> None:
-    store, count, each = topic.groups, request.groups, request.rows_per_group
-    least = topic.window.min_version(topic.version, topic.ledger.open)
-    shared = np.empty((count, len(topic.schema.shared_names), 4), dtype=np.int64)
-    shared[:] = NOWHERE
-    for name, table in columns.items():
-        if name in topic.schema.shared:
-            shared[:, topic.schema.place_of[name]] = table
-    slots = store.open(gids, 0, each, least, shared, topic.runtime.now())
-    store.groups.version[slots], store.groups.closed[slots], store.groups.given[slots] = version, True, True
-    if shared.size:
-        topic.runtime.blocks.hold(shared)
-    for terminal in topic.terminals.values():
-        terminal.outside.add_all(store.groups.version[slots])
-    topic.ledger.admit(slots, owner, "complete")
-    rows = count * each
-    tokens = unpacked(request.tokens) if request.tokens else np.zeros(rows, dtype=np.int64)
-    versions = store.groups.version[slots].repeat(each)
-    numbers = {"index": np.arange(rows) % each, "tokens": tokens, "oldest": versions, "newest": versions}
-    topic.add_rows(slots.repeat(each), numbers, {name: table for name, table in columns.items() if name not in topic.schema.shared})
-    topic.queues.closed(slots)
-    topic.given += count
-    topic.progressed(topic.schema.generator)

@@ -53,10 +53,10 @@ class Queues:
 
     def add_row(self, slot: int, number: int) -> None:
         """The same of one row."""
-        rows, groups, owner = self._store.rows, self._store.groups, self._store.rows.group[slot]
+        rows, groups, owner = self._store.rows, self._store.groups, self._store.rows.group.item(slot)
         rows.queued[slot, number] = True
-        key = (int(groups.gid[owner]) << ROW_BITS) | int(rows.index[slot])
-        self.sets[number].add_one(key, slot, int(groups.version[owner]), int(rows.newest[slot]))
+        key = (groups.gid.item(owner) << ROW_BITS) | rows.index.item(slot)
+        self.sets[number].add_one(key, slot, groups.version.item(owner), rows.newest.item(slot))
         self.rows[number] += 1
         self._wake(number)
 
@@ -69,6 +69,18 @@ class Queues:
             self.sets[number].add(*self._of_groups(slots))
             self.rows[number] += int(groups.rows[slots].sum())
             self._wake(number)
+
+    def enter(self, number: int, keys: np.ndarray, slots: np.ndarray, version: int, rows: int) -> None:
+        """Items that the tables tell of already, all of one version, newest token included; `keys` ascend. `rows`: how many they have."""
+        self.sets[number].add_alike(keys, slots, version, version)
+        self.rows[number] += rows
+        self._wake(number)
+
+    def enter_one(self, number: int, key: int, slot: int, version: int) -> None:
+        """The same of one item of one row."""
+        self.sets[number].add_one(key, slot, version, version)
+        self.rows[number] += 1
+        self._wake(number)
 
     def closed(self, slots: np.ndarray) -> None:
         """These groups got their last rows."""

@@ -42,6 +42,15 @@ class Lane:
         shelf.add(keys, slots)
         self.count += len(keys)
 
+    def add_one(self, version: int, key: int, slot: int) -> None:
+        """The same of one."""
+        shelf = self._shelves.get(version)
+        if shelf is None:
+            self.add(version, np.array([key]), np.array([slot]))
+            return
+        shelf.add_one(key, slot)
+        self.count += 1
+
     def remove(self, version: int, keys: np.ndarray) -> None:
         self._shelves[version].remove(keys)
         self._left(version, len(keys))
@@ -81,11 +90,15 @@ class ReadySet:
         for (gate, version), where in self._sorted(keys, versions, newest):
             self._lane(gate).add(version, keys[where], slots[where])
 
+    def add_alike(self, keys: np.ndarray, slots: np.ndarray, version: int, newest: int) -> None:
+        """The same of items, at least one, that have these in common; `keys` ascend."""
+        self._count += len(keys)
+        self._lane(newest if self._gated else 0).add(self._sign * version if self.by_version else 0, keys, slots)
+
     def add_one(self, key: int, slot: int, version: int, newest: int) -> None:
         """The same of one."""
         self._count += 1
-        lane = self._lane(newest if self._gated else 0)
-        lane.add(self._sign * version if self.by_version else 0, np.array([key]), np.array([slot]))
+        self._lane(newest if self._gated else 0).add_one(self._sign * version if self.by_version else 0, key, slot)
 
     def _lane(self, gate: int) -> Lane:
         lane = self._lanes.get(gate)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+import numpy as np
+
 from transfer_queue.controller.blocks import Blocks
 from transfer_queue.controller.moves import Moves
 from transfer_queue.controller.repeats import Repeats
@@ -60,6 +62,7 @@ class Runtime:
     def observe(self, observer: Observer) -> None:
         """It sees what happens from now on."""
         self._observer = observer
+        self._together = hasattr(observer, "on_moves")
         self._moved: Callable[[Moves, float], None] = getattr(observer, "on_moves", self._one_by_one)
 
     def now(self) -> float:
@@ -111,6 +114,18 @@ class Runtime:
     def emit_moves(self, moves: Moves) -> None:
         self.emitted += 1
         self._moved(moves, self._clock() - self._start)
+
+    def emit_move(
+        self, topic: str, src: str, dst: str, reason: str, member: str, clock: int, gid: int, life: int, version: int, min_version: int
+    ) -> None:
+        """The same of one group that does not end, without arrays for an observer that would not take them."""
+        if self._together:
+            numbers = np.array([[gid], [life], [version], [min_version]])
+            self.emit_moves(Moves(topic, src, dst, reason, member, clock, *numbers))
+            return
+        self.emitted += 1
+        data: dict[str, float | int | str] = {"life": life, "min_version": min_version}
+        self._observer.on_event(Event(self._clock() - self._start, "group", topic, gid, src, dst, reason, version, member, data))
 
     def freeze(self) -> FrozenRuntime:
         return FrozenRuntime(self._start, self._frozen_s, self.changed_at, self.serials, self.emitted, self.timers.order)

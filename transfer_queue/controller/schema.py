@@ -10,7 +10,7 @@ import numpy as np
 from transfer_queue.codec.declared import BYTES_KINDS, check_declared, value_bytes
 from transfer_queue.controller.errors import bad
 from transfer_queue.messages import NOWHERE, Consumer, Slice, TopicSpec
-from transfer_queue.samplers import Plan, SamplerError, plan_of
+from transfer_queue.samplers import Plan, ReplayError, SamplerError, check_replay, plan_of
 
 MOST_ROWS = 1 << 16  # of a group: a reissue lists the missing ones, so that a number gone wild would be a list that fills the memory
 
@@ -26,6 +26,9 @@ class RowStart(NamedTuple):
     missing: np.ndarray  # [consumers] int16: required columns not there
     ready: tuple[int, ...]  # consumers of rows that may have it at once
     pending: np.ndarray  # [consumers] int64: 1 for a consumer of groups that waits for it
+    whole: tuple[int, ...]  # consumers of groups that may have its group once that is closed, if all its rows are alike
+    queued: np.ndarray  # [consumers] bool: `ready`
+    queued_whole: np.ndarray  # [consumers] bool: `whole`
 
 
 class Schema:
@@ -63,14 +66,20 @@ class Schema:
         for name, numbers in self.readers.items():
             self.needs[self.place_of[name], numbers] = 1
 
+    def replays(self, number: int) -> bool:
+        """Whether the consumer gets groups again."""
+        replay = self.consumers[number].replay
+        return replay is not None and replay.on
+
     def start_of(self, columns: frozenset[str]) -> RowStart:
         """Of a new row that has these columns. There are as many kinds of rows as a producer writes: few."""
         found = self._starts.get(columns)
         if found is None:
             missing = self.missing - sum(self.needs[self.place_of[name]] for name in columns)
             whole = np.array([consumer.unit == "group" for consumer in self.consumers])
-            ready = tuple(np.flatnonzero(~whole & (missing == 0)).tolist())
-            found = RowStart(missing, ready, ((missing > 0) & whole).astype(np.int64))
+            ready, ready_whole = ~whole & (missing == 0), whole & (missing == 0)
+            numbers, numbers_whole = (tuple(np.flatnonzero(flags).tolist()) for flags in (ready, ready_whole))
+            found = RowStart(missing, numbers, ((missing > 0) & whole).astype(np.int64), numbers_whole, ready, ready_whole)
             if len(self._starts) < MOST_KINDS:
                 self._starts[columns] = found
         return found
@@ -168,8 +177,10 @@ class Schema:
 
 def _plan(consumer: Consumer, spec: TopicSpec) -> Plan:
     try:
-        return plan_of(consumer, spec)
-    except SamplerError as error:
+        plan = plan_of(consumer, spec)
+        check_replay(consumer, spec, plan.ranks)
+        return plan
+    except (SamplerError, ReplayError) as error:
         raise ValueError(f"topic {spec.name!r}, consumer {consumer.name!r}: {error}") from error
 
 

@@ -1,6 +1,6 @@
 """Slots in ascending order of their keys: what is put and taken costs what it is and at most a chunk, whatever else lies here.
 
-Put at the end and taken from the front, as a stream does, it is slices and joins of a few arrays.
+Put at the end and taken from the front, as a stream does, it is written into room that is there, and counted away.
 """
 
 from __future__ import annotations
@@ -9,9 +9,48 @@ from bisect import bisect_right
 
 import numpy as np
 
-CHUNK = 1024  # most keys in one array
+CHUNK = 1024  # most keys in one chunk
+ROOM = 64  # least keys that one has room for once it has grown
 
-Chunk = tuple[np.ndarray, np.ndarray]  # keys ascending, their slots; never empty, never written to
+Items = tuple[np.ndarray, np.ndarray]  # keys ascending, their slots
+
+
+class Chunk:
+    """Items [begin, end) of its arrays; never none. Who peeked has views of them, so nothing before `end` is ever written to: what comes goes behind
+    it, what goes leaves at the front, and anything else makes other arrays."""
+
+    __slots__ = ("begin", "end", "keys", "slots")
+
+    def __init__(self, keys: np.ndarray, slots: np.ndarray) -> None:
+        self.keys, self.slots, self.begin, self.end = keys, slots, 0, len(keys)
+
+    def __len__(self) -> int:
+        return self.end - self.begin
+
+    @property
+    def first(self) -> int:
+        found: int = self.keys.item(self.begin)
+        return found
+
+    @property
+    def last(self) -> int:
+        found: int = self.keys.item(self.end - 1)
+        return found
+
+    def items(self, limit: int = CHUNK) -> Items:
+        """The first `limit`, or all."""
+        end = min(self.end, self.begin + limit)
+        return self.keys[self.begin : end], self.slots[self.begin : end]
+
+    def grow(self, more: int) -> None:
+        """Room for so many more behind the last."""
+        if self.end + more <= len(self.keys):
+            return
+        count, (keys, slots) = len(self), self.items()
+        room = max(ROOM, min(CHUNK, 2 * (count + more)))
+        self.keys, self.slots = np.empty(room, dtype=np.int64), np.empty(room, dtype=np.int64)
+        self.keys[:count], self.slots[:count] = keys, slots
+        self.begin, self.end = 0, count
 
 
 class Shelf:
@@ -27,26 +66,43 @@ class Shelf:
 
     def head(self) -> tuple[int, int]:
         """Smallest key, and its slot. IndexError without any."""
-        keys, slots = self._chunks[0]
-        return int(keys[0]), int(slots[0])
+        chunk = self._chunks[0]
+        return chunk.first, int(chunk.slots[chunk.begin])
 
     def add(self, keys: np.ndarray, slots: np.ndarray) -> None:
         """`keys` ascend and are not here yet."""
         self._count += len(keys)
-        if not self._chunks or keys[0] > self._chunks[-1][0][-1]:
+        if not self._chunks or keys[0] > self._chunks[-1].last:
             self._append(keys, slots)
             return
         for at, part, end in reversed(self._parts(keys)):  # from the end, so that the places of earlier chunks stay
-            mine, theirs = self._chunks[at]
+            mine, theirs = self._chunks[at].items()
             joined = np.concatenate([mine, keys[part:end]])
             order = np.argsort(joined, kind="stable")
             self._replace(at, joined[order], np.concatenate([theirs, slots[part:end]])[order])
 
+    def add_one(self, key: int, slot: int) -> None:
+        """The same of one."""
+        tail = self._chunks[-1] if self._chunks else None
+        if tail is None or len(tail) >= CHUNK or key < tail.last:
+            self.add(np.array([key]), np.array([slot]))
+            return
+        tail.grow(1)
+        tail.keys[tail.end], tail.slots[tail.end] = key, slot
+        tail.end += 1
+        self._count += 1
+
     def remove(self, keys: np.ndarray) -> None:
         """`keys` ascend and are here."""
+        if not len(keys):
+            return
+        head = self._chunks[0]
+        if len(keys) <= len(head) and keys[0] == head.first and keys[-1] == head.keys[head.begin + len(keys) - 1]:
+            self.skip(len(keys))  # for they are the first ones
+            return
         self._count -= len(keys)
         for at, part, end in reversed(self._parts(keys)):
-            mine, theirs = self._chunks[at]
+            mine, theirs = self._chunks[at].items()
             gone = np.searchsorted(mine, keys[part:end])
             assert (mine[gone] == keys[part:end]).all(), "only what is here can be removed"
             if gone[-1] - gone[0] + 1 == len(gone):  # side by side
@@ -55,15 +111,15 @@ class Shelf:
                 continue
             self._replace(at, np.delete(mine, gone), np.delete(theirs, gone))
 
-    def peek(self, limit: int) -> Chunk:
+    def peek(self, limit: int) -> Items:
         """The first `limit`, or all; they stay."""
-        parts: list[Chunk] = []
+        parts: list[Items] = []
         left = min(limit, self._count)
-        for keys, slots in self._chunks:
+        for chunk in self._chunks:
             if left <= 0:
                 break
-            parts.append((keys[:left], slots[:left]))
-            left -= len(keys)
+            parts.append(chunk.items(left))
+            left -= len(chunk)
         if len(parts) == 1:
             return parts[0]
         empty = np.zeros(0, dtype=np.int64)
@@ -73,21 +129,25 @@ class Shelf:
         """Take the first `count` away."""
         self._count -= count
         whole = 0
-        while count and len(self._chunks[whole][0]) <= count:
-            count -= len(self._chunks[whole][0])
+        while count and len(self._chunks[whole]) <= count:
+            count -= len(self._chunks[whole])
             whole += 1
-        del self._chunks[:whole], self._firsts[:whole]
+        if whole:
+            del self._chunks[:whole], self._firsts[:whole]
         if count:
-            keys, slots = self._chunks[0]
-            self._chunks[0], self._firsts[0] = (keys[count:], slots[count:]), int(keys[count])
+            self._chunks[0].begin += count
+            self._firsts[0] = self._chunks[0].first
 
     def _append(self, keys: np.ndarray, slots: np.ndarray) -> None:
-        if self._chunks and len(self._chunks[-1][0]) + len(keys) <= CHUNK:
-            mine, theirs = self._chunks[-1]
-            self._chunks[-1] = np.concatenate([mine, keys]), np.concatenate([theirs, slots])
+        if self._chunks and len(self._chunks[-1]) + len(keys) <= CHUNK:
+            tail = self._chunks[-1]
+            tail.grow(len(keys))
+            end = tail.end + len(keys)
+            tail.keys[tail.end : end], tail.slots[tail.end : end] = keys, slots
+            tail.end = end
             return
         for at in range(0, len(keys), CHUNK):
-            self._chunks.append((keys[at : at + CHUNK], slots[at : at + CHUNK]))
+            self._chunks.append(Chunk(keys[at : at + CHUNK], slots[at : at + CHUNK]))
             self._firsts.append(int(keys[at]))
 
     def _parts(self, keys: np.ndarray) -> list[tuple[int, int, int]]:
@@ -104,8 +164,8 @@ class Shelf:
     def _replace(self, at: int, keys: np.ndarray, slots: np.ndarray) -> None:
         """Another content for one chunk, cut where it is too long."""
         if 0 < len(keys) <= CHUNK:
-            self._chunks[at], self._firsts[at] = (keys, slots), int(keys[0])
+            self._chunks[at], self._firsts[at] = Chunk(keys, slots), int(keys[0])
             return
         pieces = [(keys[cut : cut + CHUNK // 2], slots[cut : cut + CHUNK // 2]) for cut in range(0, len(keys), CHUNK // 2)]
-        self._chunks[at : at + 1] = pieces
+        self._chunks[at : at + 1] = [Chunk(*piece) for piece in pieces]
         self._firsts[at : at + 1] = [int(piece[0][0]) for piece in pieces]

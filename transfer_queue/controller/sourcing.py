@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from transfer_queue.controller import ending
 from transfer_queue.controller.blocks import places_of
 from transfer_queue.controller.errors import bad
 from transfer_queue.controller.schema import MOST_ROWS
@@ -54,7 +55,7 @@ def close_prompts(topic: TopicState, request: ClosePrompts) -> OkEmpty:
     if known is None:
         topic.prompts.target = request.count
         topic.runtime.emit("topic", topic=topic.name, reason="closed", data={"count": request.count})
-        topic.finish_if_trained()
+        ending.finish_if_trained(topic)
         topic.runtime.wake("demand", topic.name)
         topic.wake_terminals()
     return OkEmpty()

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import numpy as np
 
 from transfer_queue.controller.group import STATES, Attempt, Group
-from transfer_queue.controller.paged import Paged
+from transfer_queue.controller.paged import FEW, Paged
 from transfer_queue.controller.schema import Schema
 from transfer_queue.controller.shelf import Shelf
-from transfer_queue.controller.tables import NEVER, NONE, FrozenRows, FrozenTable, GroupTable, RowTable, spread
+from transfer_queue.controller.tables import NEVER, NONE, FrozenRows, FrozenTable, GroupTable, RowTable, Where, spread, where
 from transfer_queue.messages import Record
 
 ROW_BITS = 16  # of a key: a group has at most MOST_ROWS rows
+Numbers = np.ndarray | int  # of several groups, or of one
 MOST_GIDS = 1 << (63 - ROW_BITS)  # so that (gid, row) is one int64
 
 
@@ -64,19 +65,42 @@ class Store:
         """New groups without rows, admitted; returns their slots. `places`: [G, S, 4]."""
         table, count = self.groups, len(gids)
         slots = table.take(count)
-        for column in (table.state, table.rows, table.newest, table.tokens, table.attempt_tokens, table.lapses):
-            column[slots] = 0
-        for flags in (table.closed, table.given, table.queued, table.leased, table.acked, table.pending):
-            flags[slots] = 0
-        table.gid[slots], table.life[slots], table.since[slots], table.wanted[slots] = gids, life, since, wanted
-        table.version[slots] = table.min_version[slots] = min_version
-        table.base[slots], table.oldest[slots], table.places[slots] = self.rows.take(count, wanted), NEVER, places
         order = np.arange(self._admitted, self._admitted + count)
+        self._begin(where(slots), gids, life, wanted, min_version, places, since, self.rows.take(count, wanted), order)
         self._admitted += count
-        table.order[slots] = order
         self._order.add(order, slots)
         self._slots.set(gids, slots)
         return slots
+
+    def open_one(self, gid: int, life: int, wanted: int, min_version: int, places: np.ndarray, since: float) -> int:
+        """The same of one; `places`: [S, 4]."""
+        slot = self.groups.take_one()
+        self._begin(slot, gid, life, wanted, min_version, places, since, self.rows.take_one(wanted), self._admitted)
+        self._order.add_one(self._admitted, slot)
+        self._admitted += 1
+        self._slots.put(gid, slot)
+        return slot
+
+    def _begin(
+        self,
+        at: Where,
+        gid: Numbers,
+        life: int,
+        wanted: int,
+        min_version: int,
+        places: np.ndarray,
+        since: float,
+        base: Numbers,
+        order: Numbers,
+    ) -> None:
+        table = self.groups
+        table.state[at] = table.rows[at] = table.newest[at] = table.tokens[at] = table.attempt_tokens[at] = table.lapses[at] = 0
+        table.closed[at] = table.given[at] = table.queued[at] = table.leased[at] = table.acked[at] = table.pending[at] = 0
+        table.gid[at], table.life[at], table.since[at], table.wanted[at] = gid, life, since, wanted
+        table.version[at] = table.min_version[at] = min_version
+        table.base[at], table.oldest[at], table.order[at] = base, NEVER, order
+        if places.size:
+            table.places[at] = places
 
     def forget(self, slots: np.ndarray) -> None:
         """The groups ended: nobody finds them any more. Their columns can still be read until `free`."""
@@ -92,6 +116,14 @@ class Store:
     def slots_of(self, gids: np.ndarray) -> np.ndarray:
         """[n] slots, NONE for what is not open."""
         return self._slots.get(gids)
+
+    def open_of(self, gids: Collection[int]) -> np.ndarray:
+        """Slots of those that are open, in this order; none of a number that is no gid."""
+        if len(gids) <= FEW:
+            slots = [slot for gid in gids if (slot := self._slots.find(gid)) != NONE]
+            return np.array(slots, dtype=np.int64)
+        found = self._slots.get(np.array([gid for gid in gids if gid < MOST_GIDS], dtype=np.int64))
+        return found[found != NONE]
 
     def get(self, gid: int) -> Group | None:
         slot = self._slots.find(gid)

@@ -17,6 +17,11 @@ NONE = -1  # no slot
 NEVER = np.iinfo(np.int64).max  # a version that is older than none
 
 
+Where = np.ndarray | slice | int
+"""Slots by the cheapest index that names them: an operation by a slice costs a third of one by an array, by a number a tenth. For writing, and for
+reading at once: what is read by a slice is a view."""
+
+
 class FrozenTable(Record, frozen=True):
     """What a snapshot keeps. Freed slots too: which of them is used next is a part of the state."""
 
@@ -64,6 +69,8 @@ class Columns:
         """The first of so many slots that were never used, side by side."""
         begin = self._used
         self._used += count
+        if self._used <= self._capacity:
+            return begin
         while self._capacity < self._used:
             self._capacity += min(self._capacity, STEP)
         for name in self._names:
@@ -105,6 +112,12 @@ class Table(Columns):
         begin = self._fresh(count - reused)
         slots[reused:] = np.arange(begin, self._used)
         return slots
+
+    def take_one(self) -> int:
+        if self._free:
+            self._free -= 1
+            return int(self._vacant[self._free])
+        return self._fresh(1)
 
     def give_back(self, slots: np.ndarray) -> None:
         """Whoever still names them names nothing any more."""
@@ -163,10 +176,20 @@ class RowTable(Columns):
         begin = self._fresh((count - reused) * length)
         return np.concatenate([np.array(old, dtype=np.int64), np.arange(begin, self._used, length)])
 
+    def take_one(self, rows: int) -> int:
+        """The first slot of a run for so many rows, none of them there."""
+        length = _run(rows)
+        vacant = self._vacant.get(length)
+        return vacant.pop() if vacant else self._fresh(length)
+
     def give_back(self, bases: np.ndarray, rows: np.ndarray) -> None:
         """Runs for so many rows each ([n], [n])."""
         if len(bases):
             self.there[spread(bases, rows)[0]] = False
+        lengths = set(rows.tolist())
+        if len(lengths) == 1:
+            self._vacant.setdefault(_run(lengths.pop()), []).extend(bases.tolist())
+            return
         for base, wanted in zip(bases.tolist(), rows.tolist(), strict=True):
             self._vacant.setdefault(_run(wanted), []).append(base)
 
@@ -181,6 +204,16 @@ class RowTable(Columns):
         """Into a new table."""
         self._fill(frozen.used, frozen.columns)
         self._vacant = {length: list(bases) for length, bases in frozen.vacant.items()}
+
+
+def where(slots: np.ndarray) -> Where:
+    """Mostly they lie side by side."""
+    if not len(slots):
+        return slots
+    first = slots.item(0)
+    if slots.item(-1) - first + 1 == len(slots) and (slots[1:] > slots[:-1]).all():
+        return slice(first, first + len(slots))
+    return slots
 
 
 def _run(rows: int) -> int:

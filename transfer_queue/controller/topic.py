@@ -1,4 +1,5 @@
-"""One topic: its open groups and every step of their lives. What requests mean is decided in `sourcing`, `producing`, `consuming`, `committing`.
+"""One topic: its open groups and the steps of their lives up to a lease; `leasing` has those of leases, `ending` the last ones. What requests mean is
+decided in `sourcing`, `producing`, `consuming`, `committing`.
 
 admitted → generating → complete → leased → trained | dropped(reason); a group that loses its producer goes back to admitted, one that loses its
 trainer back to complete. A record exists while its group is open.
@@ -14,12 +15,13 @@ import numpy as np
 
 from transfer_queue.controller.askers import Askers
 from transfer_queue.controller.group import SERVED, Attempt, Group
-from transfer_queue.controller.leases import Lease, Leases
-from transfer_queue.controller.ledger import CODES, RUN_END, Ledger
+from transfer_queue.controller.leases import Leases
+from transfer_queue.controller.ledger import CODES, Ledger
 from transfer_queue.controller.prompts import PromptQueue
 from transfer_queue.controller.queues import Queues
 from transfer_queue.controller.receipts import Receipts
 from transfer_queue.controller.reissue import ReissueQueue
+from transfer_queue.controller.replays import Replays
 from transfer_queue.controller.rounds import Rounds, waits_for_its_rank
 from transfer_queue.controller.runtime import Runtime
 from transfer_queue.controller.schema import Place, Schema
@@ -29,8 +31,6 @@ from transfer_queue.controller.timers import Check, Due, Timer
 from transfer_queue.controller.window import WindowRules
 from transfer_queue.messages import NOWHERE, TopicSpec, packed_places, unpacked
 
-STALE = "stale"
-
 
 class TopicState:
     def __init__(self, spec: TopicSpec, runtime: Runtime, lease_s: float) -> None:
@@ -39,7 +39,7 @@ class TopicState:
         self.runtime = runtime
         self.lease_s = lease_s
         self.schema = Schema(spec)
-        self.window = WindowRules(spec.window)
+        self.window = WindowRules(spec.window, spec.window.budget_bytes - spec.admission_bytes)
         self.groups = Store(self.schema)  # open ones
         self.ledger = Ledger(spec.name, self.groups, runtime)
         self.prompts = PromptQueue(spec.prompts_bound, runtime.blocks)
@@ -54,6 +54,7 @@ class TopicState:
             for number in self.schema.terminals
         }
         self.rounds = {number: Rounds(number, plan, self.leases) for number, plan in enumerate(self.schema.plans) if plan.ranks}
+        self.replays = {number: self._replays(terminal) for number, terminal in self.terminals.items() if self.schema.replays(number)}
         self.clock_terminal = self.terminals[self.schema.terminals[0]]  # its commits are the model's clock
         self.done_rows = [0] * len(spec.consumers)
         self.receipts = Receipts()  # of puts of whole groups
@@ -63,6 +64,9 @@ class TopicState:
         self.expired = [0] * len(spec.consumers)  # leases that ran out
         self.over = False  # the target is trained
         self.on_return: Callable[[np.ndarray], object] = lambda slots: None  # hears of groups that a trainer gave back
+
+    def _replays(self, terminal: Terminal) -> Replays:
+        return Replays(terminal.number, self.schema, self.groups, self.runtime.blocks, lambda: self.window.oldest(terminal.clock))
 
     @property
     def version(self) -> int:
@@ -98,9 +102,9 @@ class TopicState:
         """Its holder is asked for progress at `due`; None: never."""
         self.groups.attempts[group.slot] = attempt
         self.held[attempt.holder].add(group.gid)
-        attempt.timer = self._timer(partial(self._ask_producer, group, attempt), due)
+        attempt.timer = self.timer(partial(self._ask_producer, group, attempt), due)
 
-    def _timer(self, check: Check, due: Due | None) -> Timer | None:
+    def timer(self, check: Check, due: Due | None) -> Timer | None:
         return None if due is None else self.runtime.timers.restore(check, due)
 
     def _ask_producer(self, group: Group, attempt: Attempt) -> float | None:
@@ -196,7 +200,7 @@ class TopicState:
 
     def close(self, group: Group, reason: str = "") -> None:
         """All rows are there: the group is complete and its producer is rid of it."""
-        owner = self._unhold(group)
+        owner = self.unhold(group)
         slots = np.array([group.slot])
         self.groups.groups.closed[slots] = True
         self.reversion(group)
@@ -205,7 +209,7 @@ class TopicState:
 
     def lose_producer(self, group: Group, reason: str) -> None:
         """The attempt is lost, its finished rows are kept; the rest is handed out again. Without a rest the group is complete."""
-        owner = self._unhold(group)
+        owner = self.unhold(group)
         self.groups.groups.attempt_tokens[group.slot] = 0
         if not group.missing_rows():
             self.close(group, reason)
@@ -216,7 +220,7 @@ class TopicState:
         self.reissues.push(group)
         self.runtime.wake("pull", self.name)
 
-    def _unhold(self, group: Group) -> str:
+    def unhold(self, group: Group) -> str:
         attempt = self.groups.attempts.pop(group.slot, None)
         if attempt is None:
             return ""
@@ -253,21 +257,6 @@ class TopicState:
             slots = slots[np.argsort(self.groups.groups.gid[slots])]
         return slots
 
-    def arm(self, lease: Lease) -> None:
-        """It ends by time, as all leases do but those of terminal consumers."""
-        lease.deadline = self.runtime.now() + self.lease_s
-        self.watch(lease, self.runtime.timers.due(lease.deadline))
-
-    def watch(self, lease: Lease, due: Due) -> None:
-        lease.timer = self._timer(partial(self._ask_consumer, lease), due)
-
-    def _ask_consumer(self, lease: Lease) -> float | None:
-        """At the deadline."""
-        if self.runtime.now() < lease.deadline:
-            return lease.deadline
-        self.lapse(lease)
-        return None
-
     def lease_batch(self, groups: np.ndarray, member: str) -> None:
         """These groups (slots) are in a batch now."""
         self.ledger.move_all(groups[self.groups.groups.state[groups] != CODES["leased"]], "leased", self.version, member=member)
@@ -285,127 +274,11 @@ class TopicState:
         data: dict[str, float | int | str] = {"consumer": consumer.name, "sampler": consumer.sampling.name, "why": fault, "times": times}
         self.runtime.emit("topic", topic=self.name, reason="sampler_fell_back", data=data)
 
-    def lapse(self, lease: Lease) -> None:
-        """A lease that ran out: its rows are ready again. Its owner may only be slow, so what it still writes first is taken in."""
-        self.runtime.emit(
-            "topic",
-            topic=self.name,
-            reason="lease_expired",
-            member=lease.owner,
-            data={"consumer": self.schema.consumers[lease.consumer].name, "rows": lease.count()},
-        )
-        self.expired[lease.consumer] += 1
-        lease.timer = None
-        self.release(lease, "lease_expired")
-        self.leases.keep_lapsed(lease)
-
-    def end(self, lease: Lease) -> None:
-        """Everything of it is done."""
-        self._end_lease(lease)
-        if lease.consumer in self.rounds:
-            self.rounds[lease.consumer].done(lease)
-
-    def _end_lease(self, lease: Lease) -> None:
-        if lease.timer is not None:
-            self.runtime.timers.cancel(lease.timer)
-        self.leases.remove(lease)
-
-    def release(self, lease: Lease, reason: str) -> None:
-        """A lease ends undone: what is still open of it is ready again; the part of a round for its rank, everything else for all."""
-        rounds = self.rounds.get(lease.consumer)
-        self._end_lease(lease)
-        if rounds is None or not rounds.take_back(lease):
-            self._ready_again(lease, reason)
-        if lease.consumer in self.terminals and self.runtime.blocks.lost:
-            self.on_return(once(lease.groups[lease.alive()])[0])
-        self.wake_takers(lease.consumer)
-
-    def _ready_again(self, lease: Lease, reason: str) -> None:
-        if lease.consumer in self.terminals:
-            self.give_up(lease, once(lease.groups[lease.alive()])[0], reason)
-        elif self.schema.consumers[lease.consumer].unit == "group":
-            self.queues.add_groups(once(lease.groups[lease.due()])[0], lease.consumer)
-        else:
-            self.queues.add_rows(lease.rows[lease.due()], lease.consumer)
-
-    def give_up(self, lease: Lease, slots: np.ndarray, reason: str) -> None:
-        """These groups, of a lease of a terminal consumer, are out of its batch and ready again."""
-        table, terminal = self.groups.groups, self.terminals[lease.consumer]
-        terminal.put_back(slots)
-        self.queues.rows[terminal.number] += int(table.rows[slots].sum())
-        member = "" if waits_for_its_rank(lease) else lease.owner
-        self.ledger.move_all(slots[~table.leased[slots].any(axis=1)], "complete", self.version, reason, member)
-
     def wake_takers(self, number: int) -> None:
         self.runtime.wake("take", self.name, self.schema.consumers[number].name)
 
     def wake_terminals(self) -> None:
         for number in self.terminals:
-            self.wake_takers(number)
-
-    # ------------------------------------------------------------ endings
-
-    def drop(self, groups: list[Group], reason: str) -> None:
-        """Give groups up: counted under `reason`, cancelled at their holders, replaced unless the run is over. Those that nobody generates and whose
-        prompts do not go back end together."""
-        alone = reason == STALE and self.window.spec.requeue
-        several = [] if alone else [group.slot for group in groups if group.attempt is None]
-        for group in groups:
-            if alone or group.attempt is not None:
-                self._drop(group, reason)
-        if several:
-            slots = np.array(several)
-            self._end(slots, keep_prompt=False)
-            self.ledger.move_all(slots, "dropped", self.version, reason)
-            self.groups.free(slots)
-
-    def _drop(self, group: Group, reason: str) -> None:
-        attempt, table, slots = group.attempt, self.groups.groups, np.array([group.slot])
-        if attempt is not None:
-            self.runtime.cancelled.append((attempt.holder, group.gid, attempt.fence))
-        requeued = reason == STALE and self.window.spec.requeue and not table.given[group.slot]
-        if requeued:
-            self.prompts.requeue(group.prompt, group.life + 1)
-        self._end(slots, keep_prompt=requeued)
-        self.ledger.move(group, "dropped", self.version, reason, "" if attempt is None else attempt.holder)
-        self._unhold(group)
-        self.groups.free(slots)
-
-    def train(self, slots: np.ndarray, clock: int, member: str) -> None:
-        """Every terminal consumer acknowledged the groups. `clock`: the version they were trained from."""
-        self._end(slots, keep_prompt=False)
-        self.ledger.move_all(slots, "trained", clock, member=member)
-        self.groups.free(slots)
-
-    def _end(self, slots: np.ndarray, keep_prompt: bool) -> None:
-        """Nobody gets the groups any more. They are to be freed when the ledger has moved."""
-        rows = self.groups.rows_of(slots)[0]
-        for number, consumer in enumerate(self.schema.consumers):
-            if consumer.unit == "group":
-                self.queues.drop_groups(slots, number)
-            else:
-                self.queues.drop_rows(rows, number)
-        for terminal in self.terminals.values():
-            terminal.forget(slots)
-        self.runtime.blocks.release(self.groups.rows.places[rows])
-        if not keep_prompt:
-            self.runtime.blocks.release(self.groups.groups.places[slots])
-        self.groups.forget(slots)
-        for kind in ("pull", "demand", "put"):
-            self.runtime.wake(kind, self.name)
-        self.wake_terminals()
-
-    def finish_if_trained(self) -> None:
-        """At the target the run of this topic is over: what is left is dropped or discarded, and everybody waiting is told."""
-        if self.over or self.prompts.target is None or self.ledger.trained < self.prompts.target:
-            return
-        self.over = True
-        self.drop(list(self.groups.values()), RUN_END)
-        self.prompts.discard_all()
-        for rounds in self.rounds.values():
-            rounds.clear()
-        self.runtime.emit("topic", topic=self.name, reason="done", version=self.version, data={"trained": self.ledger.trained})
-        for number in range(len(self.schema.consumers)):
             self.wake_takers(number)
 
     def under_way(self) -> bool:
@@ -416,22 +289,6 @@ class TopicState:
         whole = any(len(terminal.batch) == terminal.batch_size(self.prompts.target) for terminal in batches)
         held = (lease for lease in self.leases if lease.consumer not in self.terminals and not waits_for_its_rank(lease))
         return whole or bool(self.groups.attempts) or any(lease.count() for lease in held)
-
-    def forget_owner(self, owner: str, cause: str) -> None:
-        """A member ended: its attempts are reissued, its leases end."""
-        for gid in sorted(self.held.get(owner, ())):
-            self.lose_producer(self.groups[gid], f"producer_{cause}")
-        for lease in self.leases.of(owner):
-            self.release(lease, f"consumer_{cause}")
-        self.leases.forget_lapsed(owner)
-        self.askers.ended(owner)
-        self.receipts.forget(owner)
-
-    def take_back_lease(self, lease_id: int) -> None:
-        """A hand-out that nobody received: its rows are ready again."""
-        lease = self.leases.get(lease_id)
-        if lease is not None:
-            self.release(lease, "undelivered")
 
     def take_back_group(self, gid: int, fence: int) -> None:
         """An admission that nobody received: the group is handed out again."""

@@ -14,12 +14,15 @@ class VersionCount:
 
     def add_all(self, versions: np.ndarray) -> None:
         for version, times in _counted(versions):
-            if version not in self._counts:
-                heapq.heappush(self._heap, version)
-                if len(self._heap) > 2 * len(self._counts) + 64:
-                    self._heap = [*self._counts, version]
-                    heapq.heapify(self._heap)
-            self._counts[version] = self._counts.get(version, 0) + times
+            self.add(version, times)
+
+    def add(self, version: int, times: int = 1) -> None:
+        if version not in self._counts:
+            heapq.heappush(self._heap, version)
+            if len(self._heap) > 2 * len(self._counts) + 64:
+                self._heap = [*self._counts, version]
+                heapq.heapify(self._heap)
+        self._counts[version] = self._counts.get(version, 0) + times
 
     def remove_all(self, versions: np.ndarray) -> None:
         for version, times in _counted(versions):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import numpy as np
 from hypothesis import given, settings
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from transfer_queue.controller.blocks import Blocks
 from transfer_queue.controller.paged import Paged
+from transfer_queue.controller.shelf import Shelf
 from transfer_queue.controller.tables import FIRST, STEP, RowTable, Table, spread
 
 KEYS = st.one_of(st.integers(0, 600), st.integers(2**62, 2**62 + 300))
@@ -127,3 +129,64 @@ def test_runs_that_were_given_back_are_used_again() -> None:
         bases = table.take(100, rows)
         table.give_back(bases, np.full(100, rows))
     assert table._used == 400
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("add"), st.sets(st.integers(0, 5000), min_size=1, max_size=40)),
+            st.tuples(st.just("next"), st.integers(1, 1500)),
+            st.tuples(st.just("one"), st.integers(0, 5000)),
+            st.tuples(st.just("remove"), st.integers(0, 5000)),
+            st.tuples(st.just("skip"), st.integers(0, 1200)),
+        ),
+        max_size=30,
+    )
+)
+@settings(max_examples=100, deadline=None)
+def test_a_shelf_agrees_with_a_sorted_dict_and_never_changes_what_was_looked_at(steps: list[tuple[str, Any]]) -> None:
+    shelf, model = Shelf(), dict[int, int]()
+    seen: list[tuple[np.ndarray, list[int]]] = []
+    for turn, (what, value) in enumerate(steps):
+        ascending = sorted(model)
+        if what == "next":  # a stream: behind all others
+            first = ascending[-1] + 1 if model else 0
+            value = set(range(first, first + value))
+        if what in ("add", "next"):
+            keys = np.array(sorted(value - model.keys()), dtype=np.int64)
+            if len(keys):
+                shelf.add(keys, keys * 2 + turn)
+            model.update({key: key * 2 + turn for key in keys.tolist()})
+        elif what == "one" and value not in model:
+            shelf.add_one(value, turn)
+            model[value] = turn
+        elif what == "remove":
+            gone = [key for key in ascending if value <= key < value + 300]
+            shelf.remove(np.array(gone, dtype=np.int64))
+            model = {key: slot for key, slot in model.items() if key not in gone}
+        elif what == "skip":
+            count = min(value, len(model))
+            shelf.skip(count)
+            model = {key: model[key] for key in ascending[count:]}
+        keys, slots = shelf.peek(len(model))
+        assert list(zip(keys.tolist(), slots.tolist(), strict=True)) == sorted(model.items())
+        assert len(shelf) == len(model)
+        assert not model or shelf.head() == min(model.items())
+        seen.append((slots, slots.tolist()))
+    assert all(view.tolist() == before for view, before in seen), "who peeked holds views"
+
+
+@given(batches=st.lists(st.dictionaries(st.one_of(KEYS, st.integers(0, 40)), st.integers(1, 3), max_size=30), max_size=12), start=st.integers(0, 600))
+@settings(max_examples=100, deadline=None)
+def test_pages_count_up_and_down_to_nothing_also_along_a_run_of_keys(batches: list[dict[int, int]], start: int) -> None:
+    paged, model = Paged(0), Counter[int]()
+    batches = [*batches, {start + at: 1 + at % 3 for at in range(300)}]
+    for batch in batches:
+        keys, more = np.array(list(batch), dtype=np.int64), np.array(list(batch.values()), dtype=np.int64)
+        model.update(batch)
+        assert paged.add_all(keys, more).tolist() == [model[key] for key in batch]
+    for batch in batches:
+        keys, more = np.array(list(batch), dtype=np.int64), np.array(list(batch.values()), dtype=np.int64)
+        model.subtract(batch)
+        assert paged.add_all(keys, -more).tolist() == [model[key] for key in batch]
+    assert not paged

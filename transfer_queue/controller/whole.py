@@ -1,0 +1,126 @@
+"""Rows of whole groups that come at once: all of one version and with the same columns, so that what they wait for is looked up once.
+
+One row alone is stored without an operation on arrays, each of which costs as much as twenty on numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from transfer_queue.controller.schema import RowStart
+from transfer_queue.controller.store import ROW_BITS, Numbers, keys_of
+from transfer_queue.controller.tables import Where, where
+from transfer_queue.controller.topic import TopicState
+from transfer_queue.messages import NOWHERE
+
+_NOWHERE = np.array(NOWHERE, dtype=np.int64)
+
+
+def store_whole(
+    topic: TopicState, gids: np.ndarray, each: int, columns: Mapping[str, np.ndarray], tokens: np.ndarray | None, version: int, owner: str
+) -> None:
+    """G new groups of `each` rows are complete from now on. `columns`: places, [G * each, 4], of shared ones [G, 4]; `tokens`: [G * each]. The caller
+    has checked everything."""
+    shared = {name: table for name, table in columns.items() if name in topic.schema.shared}
+    own = {name: table for name, table in columns.items() if name not in topic.schema.shared}
+    if len(gids) == 1 and each == 1:
+        _store_one(topic, gids.item(0), shared, own, 0 if tokens is None else tokens.item(0), version, owner)
+    else:
+        _store(topic, gids, each, shared, own, tokens, version, owner)
+
+
+def _store_one(
+    topic: TopicState, gid: int, shared: Mapping[str, np.ndarray], own: Mapping[str, np.ndarray], tokens: int, version: int, owner: str
+) -> None:
+    store, queues, start = topic.groups, topic.queues, topic.schema.start_of(frozenset(own))
+    group = store.open_one(gid, 0, 1, topic.window.min_version(topic.version, topic.ledger.open), _shared(topic, shared, 1), topic.runtime.now())
+    slot = store.groups.base.item(group)
+    _fill(topic, group, slot, group, 0, tokens, tokens, 1, version, own, start)
+    store.stored += 1
+    topic.runtime.blocks.hold_row([*own.values(), *shared.values()])
+    for terminal in topic.terminals.values():
+        terminal.outside.add(version)
+    topic.ledger.admit_one(group, owner, "complete")
+    key = gid << ROW_BITS
+    for number in start.ready:
+        queues.enter_one(number, key, slot, version)
+    for number in start.whole:
+        queues.enter_one(number, key, group, version)
+
+
+def _store(
+    topic: TopicState,
+    gids: np.ndarray,
+    each: int,
+    shared: Mapping[str, np.ndarray],
+    own: Mapping[str, np.ndarray],
+    tokens: np.ndarray | None,
+    version: int,
+    owner: str,
+) -> None:
+    store, count, start = topic.groups, len(gids), topic.schema.start_of(frozenset(own))
+    places = _shared(topic, shared, count)
+    groups = store.open(gids, 0, each, topic.window.min_version(topic.version, topic.ledger.open), places, topic.runtime.now())
+    slots, index, owners = store.groups.base[groups], np.zeros(count, dtype=np.int64), groups
+    if each > 1:
+        index, owners = np.tile(np.arange(each), count), groups.repeat(each)
+        slots = slots.repeat(each) + index
+    sums = 0 if tokens is None else tokens.reshape(count, each).sum(axis=1)
+    _fill(topic, where(groups), where(slots), owners, index, 0 if tokens is None else tokens, sums, each, version, own, start)
+    store.stored += len(slots)
+    _hold(topic, places, own)
+    for terminal in topic.terminals.values():
+        terminal.outside.add(version, count)
+    topic.ledger.admit(groups, owner, "complete")
+    order = slice(None) if (gids[1:] > gids[:-1]).all() else np.argsort(gids)
+    keys = keys_of(gids, 0)[order]
+    rows, firsts = (keys, slots[order]) if each == 1 else (keys.repeat(each) + index, (slots.reshape(count, each)[order]).ravel())
+    for number in start.ready:
+        topic.queues.enter(number, rows, firsts, version, len(slots))
+    for number in start.whole:
+        topic.queues.enter(number, keys, groups[order], version, len(slots))
+
+
+def _fill(
+    topic: TopicState,
+    at: Where,
+    rows_at: Where,
+    owners: Numbers,
+    index: Numbers,
+    tokens: Numbers,
+    sums: Numbers,
+    each: int,
+    version: int,
+    own: Mapping[str, np.ndarray],
+    start: RowStart,
+) -> None:
+    """The columns of groups and of their rows, of which `owners` are the groups (slots) and `sums` a group's tokens."""
+    groups, rows = topic.groups.groups, topic.groups.rows
+    groups.version[at] = groups.oldest[at] = groups.newest[at] = version
+    groups.closed[at] = groups.given[at] = True
+    groups.rows[at], groups.tokens[at], groups.queued[at] = each, sums, start.queued_whole
+    groups.pending[at] = start.pending * each if each > 1 else start.pending
+    rows.there[rows_at], rows.group[rows_at], rows.index[rows_at], rows.tokens[rows_at] = True, owners, index, tokens
+    rows.oldest[rows_at] = rows.newest[rows_at] = version
+    rows.queued[rows_at], rows.missing[rows_at] = start.queued, start.missing
+    for place, name in enumerate(topic.schema.per_row_names):
+        rows.places[rows_at, place] = own.get(name, _NOWHERE)
+
+
+def _shared(topic: TopicState, shared: Mapping[str, np.ndarray], count: int) -> np.ndarray:
+    """[G, S, 4] places of the shared columns."""
+    names = topic.schema.shared_names
+    places = np.empty((count, len(names), 4), dtype=np.int64)
+    for place, name in enumerate(names):
+        places[:, place] = shared.get(name, _NOWHERE)
+    return places
+
+
+def _hold(topic: TopicState, shared: np.ndarray, own: Mapping[str, np.ndarray]) -> None:
+    blocks = topic.runtime.blocks
+    if shared.size:
+        blocks.hold(shared)
+    tables = list(own.values())
+    blocks.hold(tables[0] if len(tables) == 1 else np.stack(tables, axis=1))
