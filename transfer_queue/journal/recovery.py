@@ -43,6 +43,7 @@ class Past(NamedTuple):
     path: Path  # of the last log
     head: Head
     end: int  # of its last whole page
+    work_s: float  # processor time that the inputs took
 
 
 class _Log(NamedTuple):
@@ -96,13 +97,13 @@ def _replayed(
     if snapshot is not None:
         core.thaw(snapshot.state)
     resumed.calls = core.emitted
-    replay, end = Replay(core, clock, logs[0].head.start), 0
+    replay, end, begun = Replay(core, clock, logs[0].head.start), 0, time.thread_time()
     for log in logs:
         end = replay.log(log.path, log.file)
         if end < len(log.file) and (log is not logs[-1] or (replay.start.boot == boot() and not is_torn(log.file[end:]))):
             raise JournalError(f"{log.path} is damaged behind byte {end}, and more follows on it: put the file back as it was")
     core.observe(observer)
-    return Past(core, clock, replay.start, logs[-1].path, logs[-1].head, end)
+    return Past(core, clock, replay.start, logs[-1].path, logs[-1].head, end, time.thread_time() - begun)
 
 
 def _new(settings: JournalSettings, config: CoreConfig, observer: Observer, attach: Callable[[Core], None], holder: int) -> Opened:
@@ -111,13 +112,13 @@ def _new(settings: JournalSettings, config: CoreConfig, observer: Observer, atta
     attach(core)
     head = Head(FORMAT, sources(), encoded(config), 0, clock.now, Start(life=0, boot=boot(), ahead_s=0.0))
     log = Log.create(Path(settings.folder), head)
-    return Opened(core, clock, Journal(settings, core, clock, observer, log, head), False, holder)
+    return Opened(core, clock, Journal(settings, core, clock, observer, log, head, 0.0), False, holder)
 
 
 def _go_on(settings: JournalSettings, observer: Observer, past: Past, holder: int) -> Opened:
     core, clock, start = past.core, past.clock, _start(past, settings)
     log = Log.go_on(past.path, past.end)
-    journal = Journal(settings, core, clock, observer, log, msgspec.structs.replace(past.head, start=start))
+    journal = Journal(settings, core, clock, observer, log, msgspec.structs.replace(past.head, start=start), past.work_s)
     clock.turn_to(start.ahead_s)
     journal.restarted()
     core.restarted(start.silent_s, start.undone)
