@@ -18,6 +18,7 @@ from asyncflow.observe.stall import now_doing, stall_sink
 from transfer_queue.controller import server
 from transfer_queue.controller.core import Core
 from transfer_queue.journal import serving
+from transfer_queue.journal.logs import sources
 from transfer_queue.journal.settings import JournalSettings
 from transfer_queue.security import Security
 
@@ -25,6 +26,8 @@ MODEL_ROLES = ("rollout", "trainer")  # their loops compute with the policy, wha
 JOURNAL = "journal"  # folder of a run directory
 RECORDED = "recorded.json"  # file of that folder: how far the recorder was at the last snapshot
 SNAPSHOT_BYTES = 4 << 20  # between two snapshots of the journal: some thousand requests, which are back within a second
+
+sources()  # taken, and kept, where the fork server imports this: every start runs what was loaded then, whatever is edited meanwhile
 
 
 def run(config: bytes, out: Connection | None) -> int:

@@ -109,13 +109,13 @@ class PromptQueue:
 
     def put(self, prompts: list[PromptPut], cursor: int) -> None:
         """Store new prompts and the cursor, as one step."""
+        again = bool(self._returning)
         for prompt in prompts:
             self._seen.add(prompt.gid)
             self._blocks.hold_each((piece.shard, piece.block) for piece in prompt.columns.values())
             self._waiting.insert(self._place_of(prompt.gid), (prompt, self._returning.pop(prompt.gid, 0)))
-        self.cursor = max(self.cursor, cursor)
-        self._returning = {gid: life for gid, life in self._returning.items() if gid >= cursor}  # a source that goes past one does not put it
-        while self._returning and self.cursor in self._seen:
+        self.cursor = min(max(self.cursor, cursor), *self._returning, MOST)  # a put that was under way when they were lost goes past them
+        while again and self.cursor in self._seen:
             self.cursor += 1
 
     def _place_of(self, gid: int) -> int:
