@@ -20,8 +20,8 @@ from asyncflow.observe.recorder import Recorder, Standing
 from asyncflow.observe.records import EVENTS, METRICS, TIMELINE, CostSums, TimelineRecord
 from asyncflow.observe.summary import read_metrics
 from asyncflow.observe.trace import Trace, TraceSpan, encode_trace
-from tests.observe.small_run import SHORT, SmallRun, drive
 from tests.config.recipes import MINIMAL, load_text
+from tests.observe.small_run import SHORT, SmallRun, drive
 from transfer_queue.controller.moves import Moves
 from transfer_queue.messages import Event
 

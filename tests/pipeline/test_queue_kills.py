@@ -71,7 +71,7 @@ def restarts(run: Run, *names: str) -> int:
     return sum(run.summary.restarts.get(name, 0) for name in names)
 
 
-def test_a_controller_that_is_killed_in_every_step_leaves_no_trace_in_the_weights(tmp_path: Path, digests: list[str]) -> None:  # noqa: F811
+def test_a_controller_that_is_killed_in_every_step_leaves_no_trace_in_the_weights(tmp_path: Path, digests: list[str]) -> None:
     run = run_pipeline(configure(tmp_path / "run", OFTEN), killer(31, STEPS, always("controller")))
     assert_completed(run)
     assert restarts(run, "controller") == sum(run.summary.restarts.values()) >= STEPS - 1
@@ -80,7 +80,7 @@ def test_a_controller_that_is_killed_in_every_step_leaves_no_trace_in_the_weight
 
 @pytest.mark.e2e
 @pytest.mark.parametrize(("shards", "seed"), [(1, 41), (2, 42)])
-def test_what_a_killed_shard_took_is_made_again_from_the_same_prompts(tmp_path: Path, digests: list[str], shards: int, seed: int) -> None:  # noqa: F811
+def test_what_a_killed_shard_took_is_made_again_from_the_same_prompts(tmp_path: Path, digests: list[str], shards: int, seed: int) -> None:
     """Groups whose prompts went are dropped, and their prompts are put again: each batch has the groups that it would have had."""
     run = run_pipeline(configure(tmp_path / "run", OFTEN, f"queue.shards={shards}"), killer(seed, STEPS, shard_of(shards)))
     assert_completed(run)

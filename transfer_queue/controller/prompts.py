@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 
+import msgspec
 import numpy as np
 
 from transfer_queue.controller.blocks import Blocks, places_of
 from transfer_queue.messages import PromptPut, Record
-
 
 MOST = 1 << 62  # above every gid
 
@@ -21,7 +21,7 @@ class FrozenPrompts(Record, frozen=True):
     floor: int
     above: list[int]
     waiting: list[tuple[PromptPut, int]]
-    returning: dict[int, int] = {}
+    returning: dict[int, int] = msgspec.field(default_factory=dict)
 
 
 class Seen:

@@ -74,7 +74,7 @@ class TopicSpec(Record, frozen=True):
     window: Window
     prompts_bound: int = 256  # most prompts that wait for admission; a put beyond it parks
     rows_per_group: int = 1  # trajectories a producer is asked for
-    rewinds: bool = False  # the source can put any prompt a second time: those that go with a shard come again, with their groups, and keep their place
+    rewinds: bool = False  # the source can put any prompt again: those that go with a shard, also of open groups, come again and keep their place
 
     def digest(self) -> str:
         """Hash of the schema, checked in the handshake. Stable across processes."""
