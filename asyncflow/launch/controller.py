@@ -14,6 +14,7 @@ from pathlib import Path
 from asyncflow.config import RunConfig
 from asyncflow.flow.core import core_config
 from asyncflow.observe.recorder import Recorder, Standing
+from asyncflow.observe.records import JOURNAL
 from asyncflow.observe.stall import now_doing, stall_sink
 from transfer_queue.controller import server
 from transfer_queue.controller.core import Core
@@ -23,8 +24,7 @@ from transfer_queue.journal.settings import JournalSettings
 from transfer_queue.security import Security
 
 MODEL_ROLES = ("rollout", "trainer")  # their loops compute with the policy, whatever stages say
-JOURNAL = "journal"  # folder of a run directory
-RECORDED = "recorded.json"  # file of that folder: how far the recorder was at the last snapshot
+RECORDED = "recorded.json"  # file of the journal's folder: how far the recorder was at the last snapshot
 SNAPSHOT_BYTES = 4 << 20  # between two snapshots of the journal: some thousand requests, which are back within a second
 
 sources()  # taken, and kept, where the fork server imports this: every start runs what was loaded then, whatever is edited meanwhile

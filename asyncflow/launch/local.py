@@ -249,9 +249,8 @@ class LocalLauncher:
             codes |= self._drain(signals, self.link)
         codes |= self.nursery.end(0.0, is_worker)
         if self.link is not None:
-            for name in codes:
-                if codes[name] != 0:
-                    self.link.dead(name, cause_of(codes[name]), fatal=False)  # else the controller waits for it to leave
+            for name in codes:  # whoever could not leave, or whose word was lost with a controller: else this one waits for it
+                self.link.dead(name, cause_of(codes[name]), fatal=False)
             self.link.close()
         codes |= self.nursery.end(drain_s if self.link is not None and self.link.lost is None else 0.0)
         if time.monotonic() - begun_s >= drain_s:  # an end in a hurry gives nobody time, so it blames nobody
