@@ -19,6 +19,7 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from transfer_queue.errors import QueueError, QueueGone, QueueRefused
+from transfer_queue.messages import Cancel
 from transfer_queue.pending import Pending, Pump
 from transfer_queue.security import Security
 from transfer_queue.wire import Frame, encode
@@ -126,10 +127,13 @@ class Link:
                 self._refused = True
 
     def _send_again(self) -> None:
-        """Whatever has no reply: it may have been lost, or its reply."""
+        """Whatever has no reply: it may have been lost, or its reply. A cancel that came before what it cancels went unheard: it follows."""
         for number, pending in self._pending.items():
             assert pending.request is not None, "kept where requests are repeated"
             self.post(self._numbered(pending.request, number))
+        for number, pending in self._pending.items():
+            if pending.cancelled:
+                self.post(self._numbered(Cancel(target=number), next(self._ids)))
 
     def _refusal(self) -> QueueRefused:
         return QueueRefused(f"{self.label} at {self.endpoint} refused the connection: {_KEYS}")
