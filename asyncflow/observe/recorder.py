@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -17,7 +18,7 @@ from types import TracebackType
 import msgspec
 
 from asyncflow.observe.again import Again, Mark
-from asyncflow.observe.log import LineLog
+from asyncflow.observe.log import LineLog, RecordLost
 from asyncflow.observe.records import EVENTS, METRICS, StageDepth, StepRecord
 from asyncflow.observe.shares import Shares, SharesMemory
 from asyncflow.observe.timeline import TimelineLog, TimelineMemory
@@ -80,6 +81,12 @@ class Recorder:
         self._timeline = TimelineLog(run_dir, before.timeline)
         self._shares = Shares(before.shares)
         self._calls, self._last_commit_s = before.calls, before.last_commit_s
+        self._looks: deque[Standing] = deque()  # of commits that are told when they are in the journal
+
+    def look(self, event: Event) -> None:
+        """An event that is told later happens now (`transfer_queue.journal.observing.Later`)."""
+        if event.kind == "commit":
+            self._looks.append(self._standing(event.topic))
 
     def on_event(self, event: Event) -> None:
         """Called by the controller, synchronously."""
@@ -104,6 +111,14 @@ class Recorder:
             os.replace(draft, self._memory)
         return self._calls
 
+    def rewind(self, calls: int) -> None:
+        """Part of `Keeping`. Here no run outlives its machine's power, and nothing else undoes what a journal held."""
+        raise RecordLost(f"{calls} calls are in the journal and {self._calls} in {self._memory}: the record tells of what never happened")
+
+    def _standing(self, topic: str) -> Standing:
+        assert self.standing is not None  # the controller's process sets it before the first request
+        return self.standing(topic)
+
     def _write(self, event: Event) -> None:
         event = writable(event)
         self._events.append(event)
@@ -117,8 +132,7 @@ class Recorder:
             self._write(Event(t_s=t_s, kind="report", reason=BAD_TRACE, member=member, data={"problem": problem}))
 
     def _step(self, event: Event) -> StepRecord:
-        assert self.standing is not None  # the controller's process sets it before the first request
-        standing = self.standing(event.topic)
+        standing = self._looks.popleft() if self._looks else self._standing(event.topic)
         topic = standing.topic
         self._timeline.forget(standing.roles)
         info = {key: float(value) for key, value in event.data.items() if isinstance(value, int | float)}
