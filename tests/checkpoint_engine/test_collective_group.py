@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from ce_helpers import eventually, open_files, settled, threads
+from ce_helpers import eventually, open_files, resident_mib, settled, threads
 from torch.distributed import FileStore
 
 from checkpoint_engine.board_store import BoardStore
@@ -68,13 +68,14 @@ def test_through_device_buckets_the_same_bytes_arrive() -> None:
         group.close()
 
 
-def test_fifty_rebuilds_leave_no_descriptor_thread_or_socket() -> None:
-    def rebuild() -> None:
-        groups = make_groups(2)
-        send_all(groups, [torch.ones(9000, dtype=torch.uint8), torch.zeros(9000, dtype=torch.uint8)], 9000, 4096)
-        for group in groups:
-            group.close()
+def rebuild() -> None:
+    groups = make_groups(2)
+    send_all(groups, [torch.ones(9000, dtype=torch.uint8), torch.zeros(9000, dtype=torch.uint8)], 9000, 4096)
+    for group in groups:
+        group.close()
 
+
+def test_fifty_rebuilds_leave_no_descriptor_thread_or_socket() -> None:
     for _ in range(3):
         rebuild()
     before = settled()
@@ -82,6 +83,19 @@ def test_fifty_rebuilds_leave_no_descriptor_thread_or_socket() -> None:
         rebuild()
     gc.collect()
     eventually(lambda: open_files() <= before[0] and threads() <= before[1], what=f"{open_files()}, {threads()} go back to {before}")
+
+
+@pytest.mark.e2e
+def test_a_thousand_rebuilds_leave_nothing_and_take_no_memory_after_the_first_hundred() -> None:
+    for _ in range(100):
+        rebuild()
+    gc.collect()
+    before, memory = settled(), resident_mib()
+    for _ in range(900):
+        rebuild()
+    gc.collect()
+    eventually(lambda: open_files() <= before[0] and threads() <= before[1], what=f"{open_files()}, {threads()} go back to {before}")
+    assert resident_mib() < memory + 8, "less than 10 KiB a group"
 
 
 def test_the_store_listens_on_its_one_address_only() -> None:
