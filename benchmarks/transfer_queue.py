@@ -12,12 +12,12 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, Python knows only this folder, and takes this file for the package
 
 from benchmarks.harness import Results, Row, arguments, finish, machine
-from benchmarks.quiet import judged
 from benchmarks.queue_bench import bulk, memory, samples, sockets
 from benchmarks.queue_bench.asking import ROOT
 from benchmarks.queue_bench.measure import Bench
 from benchmarks.queue_bench.peers import Peers
 from benchmarks.queue_bench.scope import full, quick
+from benchmarks.quiet import judged
 
 PARTS: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "put-get": bulk.one_client,

@@ -32,7 +32,8 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
 
     def tensors(self, seed: int) -> dict[str, torch.Tensor]:
         draw = np.random.default_rng(seed)
-        return {name: torch.from_numpy(draw.integers(0, 1 << 16, shape, dtype=np.uint16)).view(torch.bfloat16) for name, shape in self.shapes().items()}
+        bits = {name: draw.integers(0, 1 << 16, shape, dtype=np.uint16) for name, shape in self.shapes().items()}
+        return {name: torch.from_numpy(array).view(torch.bfloat16) for name, array in bits.items()}
 
 
 def raw(tensor: torch.Tensor) -> np.ndarray:

@@ -29,8 +29,8 @@ class Trainer:
         self._copies = Copies([raw(tensor) for tensor in self._tensors.values()])
 
     def publish(self) -> dict[str, Any]:
-        """A new version: how long the trainer was blocked, of that in the walk alone; `begin`: when it was free again (monotonic); then it waits until
-        the version is served. Another value in each version, so that nobody can take one for another."""
+        """A new version, of another content than the one before: how long it blocked the trainer, of that in the walk alone; `begin`: when it was
+        free again (monotonic). Then it waits until the version is served."""
         self._version += 1
         self._walk_s = 0.0
         next(iter(self._tensors.values())).view(torch.int16)[0] = self._version
