@@ -2,7 +2,8 @@
 
 Invariants: a slot is never overwritten under a reader; only complete versions are served, the newest first; a version only ever moves forward.
 Memory that somebody may still touch (a reader past its deadline, a writer that died, a transfer that was abandoned) is *tainted*: the slot gets
-fresh memory before its next use, and the old pages live until their last view is gone.
+fresh memory before its next use, and the old pages live until their last view is gone. A slot may also hold another cache's memory, mapped here
+(a *loan*): it goes back as soon as a newer version is served and its last lease here has ended.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from checkpoint_engine.copy_out import copy_out
+from checkpoint_engine.loan import Loan
 from checkpoint_engine.manifest import Manifest, view_tensor
+from checkpoint_engine.readable import readable
 from checkpoint_engine.weights_id import WeightsId
 from shared_arena import Arena
 
@@ -43,6 +46,8 @@ class Slot:
     arena: Arena = field(default_factory=new_arena)
     manifest: Manifest | None = None  # set: complete and verified
     writer: Reservation | None = None
+    loan: Loan | None = None  # set: the memory is another cache's
+    was_read: bool = False
     tainted: bool = False
     leases: set[Lease] = field(default_factory=set)
 
@@ -67,7 +72,7 @@ class Lease:
 
     def tensors(self) -> Iterable[tuple[str, torch.Tensor]]:
         """(name, view into the cache) in published order. Read-only by contract; a view is valid until the lease is released."""
-        buffer = self.arena.tensor()
+        buffer = readable(self.arena.array)
         for meta in self.manifest.tensors:
             yield meta.name, view_tensor(buffer, meta)
 
@@ -82,11 +87,15 @@ class Reservation:
 
 
 class HostCache:
-    """`spare` + 1 slots. Thread-safe. Other processes reach a slot's memory by its arena's descriptor, under a lease taken here for them."""
+    """`spare` + 1 slots. Thread-safe. Other processes reach a slot's memory by its arena's descriptor, under a lease taken here for them.
+
+    `spare` 0 saves a model's memory: a version is written over the one before once that was read, and nothing is served meanwhile. For who can ask
+    for a version again, should that fail. (One that nobody read yet stays, or a reader that is slower than the versions come would never find any.)
+    """
 
     def __init__(self, spare: int = 1, clock: Clock = time.monotonic) -> None:
-        if spare < 1:
-            raise ValueError(f"spare = {spare} must be at least 1: with one slot the served version would be overwritten; set spare >= 1")
+        if spare < 0:
+            raise ValueError(f"spare = {spare} is negative: there is no slot to write into; set spare >= 0")
         self._slots = [Slot(index) for index in range(spare + 1)]
         self._newest: Slot | None = None
         self._closed = False
@@ -101,13 +110,10 @@ class HostCache:
     def reserve(self, weights: WeightsId, nbytes: int = 0) -> Reservation | None:
         """A slot to write `weights` into, with at least `nbytes`; None while there is none free (see `wait_free`)."""
         with self._changed:
-            slot = next((slot for slot in self._slots if self._is_free(slot)), None)
+            slot = self._take(lambda newest: newest.was_read)
             if slot is None:
                 return None
-            if slot.tainted:
-                slot.arena, slot.tainted = new_arena(), False  # not closed: whoever still holds the old one keeps it alive
             slot.arena.grow(nbytes)
-            slot.manifest = None
             slot.writer = Reservation(slot, slot.arena, weights)
             return slot.writer
 
@@ -117,11 +123,27 @@ class HostCache:
             slot = reservation.slot
             if slot.writer is not reservation:
                 raise ReservationOver(f"the slot of {reservation.weights} was taken back before it was complete: it is not served; put it again")
-            slot.manifest, slot.writer = manifest, None
-            newest = self._newest.manifest if self._newest else None
-            if newest is None or not manifest.weights < newest.weights:
-                self._newest = slot
-            self._changed.notify_all()
+            slot.writer = None
+            self._serve(slot, manifest)
+
+    def adopt(self, manifest: Manifest, arena: Arena, loan: Loan) -> bool:
+        """Serve a verified version from another cache's memory, mapped here. False, and nothing has changed: no slot is free, or it is closed."""
+        with self._changed:
+            slot = None if self._closed else self._take(lambda newest: True)  # a newer one is served at once
+            if slot is None:
+                return False
+            slot.arena, slot.loan = arena, loan
+            self._serve(slot, manifest)
+            return True
+
+    def loans(self) -> list[Loan]:
+        """Those still needed: of the newest version, and of what is read within its deadline."""
+        with self._changed:
+            for slot in self._slots:
+                if slot.loan:
+                    self._expire(slot)
+                    self._return_if_idle(slot)
+            return [slot.loan for slot in self._slots if slot.loan]
 
     def abandon(self, reservation: Reservation, tainted: bool) -> None:
         """Nothing came of it. `tainted`: somebody (a dead trainer's last write, a stuck transfer) may still write there."""
@@ -153,6 +175,7 @@ class HostCache:
                 if slot and slot.manifest and (weights is None or slot.manifest.weights == weights):
                     lease = Lease(slot, slot.manifest, slot.arena, holder, self._clock() + lease_s)
                     slot.leases.add(lease)
+                    slot.was_read = True
                     return lease
             return None
 
@@ -162,10 +185,28 @@ class HostCache:
             held = lease in lease.slot.leases
             lease.slot.leases.discard(lease)
             lease.slot.tainted |= tainted and held
+            if held:
+                self._return_if_idle(lease.slot)
             if self._closed and not lease.slot.leases:
                 lease.slot.arena.close()
             self._changed.notify_all()
             return held
+
+    def extend(self, lease: Lease, lease_s: float) -> bool:
+        """The lease lasts for `lease_s` seconds from now, if that is longer. False once it was released or revoked."""
+        with self._changed:
+            lease.deadline = max(lease.deadline, self._clock() + lease_s)
+            return lease in lease.slot.leases
+
+    def nonces(self) -> tuple[bytes, ...]:
+        """Of the memory that may be written again; what is not among it (tainted, given up) only its readers still need."""
+        with self._changed:
+            return tuple(slot.arena.nonce for slot in self._slots if not slot.tainted)
+
+    def may_adopt(self) -> bool:
+        """Whether a slot could be had for `adopt` now."""
+        with self._changed:
+            return any(self._is_free(slot, lambda newest: True) for slot in self._slots)
 
     def holds(self, lease: Lease) -> bool:
         """False once a lease was released or revoked."""
@@ -181,7 +222,7 @@ class HostCache:
         """Park until a slot can be reserved, at most `timeout_s` seconds; leases past their deadline are revoked on the way."""
         end = self._clock() + timeout_s
         with self._changed:
-            while not any(self._is_free(slot) for slot in self._slots):
+            while not any(self._is_free(slot, lambda newest: newest.was_read) for slot in self._slots):
                 now = self._clock()
                 if now >= end:
                     return False
@@ -195,19 +236,57 @@ class HostCache:
             self._newest = None
             for slot in self._slots:
                 slot.manifest = None
+                self._return_if_idle(slot)
                 if not slot.leases:
                     slot.arena.close()
 
     def _deadlines(self) -> list[float]:
         return [lease.deadline for slot in self._slots for lease in slot.leases]
 
-    def _is_free(self, slot: Slot) -> bool:
-        """Free: neither written nor the newest, and no reader before its deadline. Readers past it are revoked, their memory is left to them."""
-        if slot.writer or slot is self._newest:
+    def _is_free(self, slot: Slot, replaceable: Callable[[Slot], bool]) -> bool:
+        """Free: neither written nor the newest, and no reader before its deadline. Readers past it are revoked, their memory is left to them.
+        An only slot holds the newest version: `replaceable` says whether that may go."""
+        if slot.writer or (slot is self._newest and (len(self._slots) > 1 or not replaceable(slot))):
             return False
+        self._expire(slot)
+        return not slot.leases
+
+    def _expire(self, slot: Slot) -> None:
         now = self._clock()
         expired = {lease for lease in slot.leases if lease.deadline <= now}
         if expired:
             slot.leases -= expired
             slot.tainted = True
-        return not slot.leases
+
+    def _take(self, replaceable: Callable[[Slot], bool]) -> Slot | None:
+        """A free slot, empty, with memory of its own that nobody else touches."""
+        slot = next((slot for slot in self._slots if self._is_free(slot, replaceable)), None)
+        if slot is None:
+            return None
+        if slot is self._newest:
+            self._newest = None
+        slot.manifest, slot.was_read = None, False
+        if slot.loan or slot.tainted:
+            self._refresh(slot)
+        return slot
+
+    def _serve(self, slot: Slot, manifest: Manifest) -> None:
+        slot.manifest, before = manifest, self._newest
+        if before is None or before.manifest is None or not manifest.weights < before.manifest.weights:
+            self._newest = slot
+        if before is not None:
+            self._return_if_idle(before)
+        self._return_if_idle(slot)
+        self._changed.notify_all()
+
+    def _return_if_idle(self, slot: Slot) -> None:
+        """A loan nobody needs any more goes back at once: its owner's trainer may be waiting for it."""
+        if slot.loan and slot is not self._newest and not slot.leases:
+            slot.manifest = None
+            self._refresh(slot)
+
+    def _refresh(self, slot: Slot) -> None:
+        """Other memory; the old one is not closed: whoever still reads it keeps it alive."""
+        if slot.loan:
+            slot.loan.give_back(slot.loan, slot.tainted)
+        slot.arena, slot.loan, slot.tainted = new_arena(), None, False

@@ -123,10 +123,13 @@ class Intake:
         if reservation is not None:
             self._numbers += 1
             self._ticket = _Ticket(self._numbers, request.member, reservation, now + self._copy_timeout_s)
-            self._send(self._parked.identity, m.Slot(seq=request.seq, ticket=self._numbers, descriptor=reservation.arena.descriptor()))
+            self._send(self._parked.identity, self._slot(request.seq, reservation))
             self._parked = None
         elif self._parked.deadline <= now:
             self._answer_parked()
+
+    def _slot(self, seq: int, reservation: Reservation) -> m.Slot:
+        return m.Slot(seq=seq, ticket=self._numbers, descriptor=reservation.arena.descriptor(), slots=self._cache.nonces())
 
     def _answer_parked(self) -> None:
         if self._parked:

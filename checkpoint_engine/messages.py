@@ -79,8 +79,18 @@ class Fetch(ToPublisher):
     nbytes: int
 
 
-class Release(ToPublisher):
+class Renew(ToPublisher):
+    """Still needed: the lease ends `lease_s` from now. No answer, or `Lapsed` when it is over."""
+
     lease: int
+    lease_s: float
+
+
+class Release(ToPublisher):
+    """No answer. `tainted`: somebody may still read there (a loader past its deadline), so the memory is not written over."""
+
+    lease: int
+    tainted: bool = False
 
 
 # ---------------------------------------------------------------- the trainer
@@ -122,7 +132,7 @@ class AwaitPublished(ToPublisher):
     wait_s: float
 
 
-AnyToPublisher = Join | Leave | Accept | Post | Look | Done | Pull | Fetch | Release | Reserve | Write | Commit | Discard | AwaitPublished
+AnyToPublisher = Join | Leave | Accept | Post | Look | Done | Pull | Fetch | Renew | Release | Reserve | Write | Commit | Discard | AwaitPublished
 
 
 class FromPublisher(msgspec.Struct, tag=True, kw_only=True):
@@ -186,6 +196,12 @@ class Offer(FromPublisher):
     descriptor: Descriptor | None = None
 
 
+class Lapsed(FromPublisher):
+    """The lease is over, by its deadline or a death notice. Its memory is never written again, so what was read there stays whole."""
+
+    lease: int
+
+
 class Chunk(FromPublisher):
     """Answer to `Fetch`; the bytes are the second frame."""
 
@@ -193,10 +209,11 @@ class Chunk(FromPublisher):
 
 
 class Slot(FromPublisher):
-    """Answer to `Reserve`."""
+    """Answer to `Reserve`. `slots`: nonces of all memory that may be granted again; the trainer keeps it mapped, and nothing else."""
 
     ticket: int
     descriptor: Descriptor
+    slots: tuple[bytes, ...] = ()
 
 
 class NoSlot(FromPublisher):
@@ -220,4 +237,4 @@ class Refused(FromPublisher):
     message: str
 
 
-AnyFromPublisher = Available | Invite | Form | Found | Send | Abandon | Offer | Chunk | Slot | NoSlot | Ok | Published | Refused
+AnyFromPublisher = Available | Invite | Form | Found | Send | Abandon | Offer | Lapsed | Chunk | Slot | NoSlot | Ok | Published | Refused

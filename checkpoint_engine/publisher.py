@@ -65,6 +65,8 @@ class Publisher:
     ) -> None:
         if transport not in ("collective", "pull"):
             raise ValueError(f"transport = {transport!r} is unknown: nothing would be sent; use 'collective' or 'pull'")
+        if spare < 1:
+            raise ValueError(f"spare = {spare} must be at least 1: with one slot the served version would be overwritten; set spare >= 1")
         settings = FanoutSettings(check_bucket(bucket_bytes), check_timeout(group_timeout_s), host_of(bind), backend)
         self._model, self._collective = model, transport == "collective"
         if self._collective:
@@ -160,6 +162,8 @@ class Publisher:
                 self._outlet.pull(identity, request)
             case m.Fetch():
                 self._outlet.fetch(identity, request)
+            case m.Renew():
+                self._outlet.renew(identity, request)
             case m.Release():
                 self._outlet.release(request)
             case m.Reserve():

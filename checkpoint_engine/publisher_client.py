@@ -17,6 +17,7 @@ from zmq.utils.monitor import recv_monitor_message
 from checkpoint_engine import messages as m
 from checkpoint_engine.copy_out import copy_out
 from checkpoint_engine.manifest import Manifest
+from checkpoint_engine.pinning import Pins, runtime_in_use
 from checkpoint_engine.weights_id import WeightsId
 from checkpoint_engine.wire import Reply, Secure, connect_dealer, decode_from_publisher, encode
 from shared_arena import Arena, ArenaUnreachable, Mappings
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     import torch
 
 Tensors: TypeAlias = "Iterable[tuple[str, torch.Tensor | np.ndarray]] | Callable[[], Iterable[tuple[str, torch.Tensor | np.ndarray]]]"
+
+
+MOST_SLOTS = 64  # that stay mapped; the publisher says which of them are in use
 
 
 class PublisherGone(TimeoutError):
@@ -50,11 +54,15 @@ class PublisherClient:
         self._seq = 0
         self._nbytes = 0  # of the last version: what the next slot is asked to hold
         self._pending: tuple[WeightsId, Tensors] | None = None
-        self._mappings = Mappings()
+        self._mappings = Mappings(MOST_SLOTS)
+        self._pins = Pins()
         self._spare = Arena(user="weights")  # bytes path only: where a version is laid out before it is sent
-        self.coalesced = 0  # versions replaced by a newer one while no slot was free
-        self.copy_s = 0.0  # the trainer was blocked this long by the last copy
+        self.deferred = 0  # versions that found no slot when they were published
+        self.coalesced = 0  # of those, the ones that a newer one replaced before a slot was free
+        self.copy_s = 0.0  # the last version's copy, of which the trainer's memory was read
+        self.blocked_s = 0.0  # all the time that the last call of `publish` or `flush` took
         self.path = ""  # of the last copy: "shared" or "bytes"
+        self.pinned = False  # the slot of the last copy is page-locked for the device of this process: from its next use on
 
     @property
     def pending(self) -> WeightsId | None:
@@ -71,14 +79,20 @@ class PublisherClient:
         if self._pending is not None:
             self.coalesced += 1
         self._pending = (weights, tensors)
-        self.flush(wait_s)
+        self.deferred += not self.flush(wait_s)
         return weights
 
     def flush(self, wait_s: float = 0.0) -> bool:
         """Copy the pending version out, parking for at most `wait_s` for a slot. True when nothing is pending any more."""
         if self._pending is None:
             return True
-        weights, tensors = self._pending
+        began = time.perf_counter()
+        try:
+            return self._copy_pending(*self._pending, wait_s)
+        finally:
+            self.blocked_s = time.perf_counter() - began
+
+    def _copy_pending(self, weights: WeightsId, tensors: Tensors, wait_s: float) -> bool:
         question = m.Reserve(seq=self._next(), member=self._member, weights=weights, nbytes=self._nbytes, wait_s=wait_s)
         answer = self._ask(question, m.FromPublisher, wait_s)
         if isinstance(answer, m.NoSlot):
@@ -104,6 +118,7 @@ class PublisherClient:
 
     def close(self) -> None:
         self._closing()
+        self._pins.close()
         self._spare.close()
         self._mappings.close()
 
@@ -113,6 +128,8 @@ class PublisherClient:
             arena, self.path = self._mappings.attach(slot.descriptor), "shared"
         except ArenaUnreachable:
             arena, self.path = self._spare, "bytes"
+        self._pins.keep_only(slot.slots)
+        self._mappings.keep_only(slot.slots)
         try:
             manifest = copy_out(arena, weights, tensors)
         except BaseException:  # whatever the walk raised is the caller's: here only the slot must be given back
@@ -123,6 +140,7 @@ class PublisherClient:
             self._send_bytes(slot.ticket, manifest)
         self._nbytes = manifest.total_bytes
         self._ask(m.Commit(seq=self._next(), ticket=slot.ticket, manifest=manifest), m.Ok)
+        self.pinned = self._pins.hold(arena, runtime_in_use())  # last: the version is on its way meanwhile
 
     def _send_bytes(self, ticket: int, manifest: Manifest) -> None:
         for offset in range(0, manifest.total_bytes, m.MOST_CHUNK_BYTES):

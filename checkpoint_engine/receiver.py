@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -19,7 +20,9 @@ from checkpoint_engine.cache import HostCache, Lease
 from checkpoint_engine.collective import import_torch
 from checkpoint_engine.digest import DigestMismatch
 from checkpoint_engine.link import Link
+from checkpoint_engine.loan import Loan
 from checkpoint_engine.manifest import ManifestError
+from checkpoint_engine.pull import LEASE_S as LEASE_OF_LOAN_S
 from checkpoint_engine.pull import PullFailed, pull_newest
 from checkpoint_engine.seat import Seat, SeatLost
 from checkpoint_engine.wakeup import Wakeup
@@ -42,11 +45,12 @@ class Counters:
     """What happened so far, by kind."""
 
     by_broadcast: int = 0
-    by_pull_shared: int = 0
+    by_pull_shared: int = 0  # mapped: the bytes stayed where the publisher has them
     by_pull_bytes: int = 0
     failed: int = 0  # transfers that were cut off
     corrupt: int = 0  # transfers whose digests were wrong
     drained: int = 0  # broadcasts taken part in without keeping the bytes
+    lapsed: int = 0  # mapped versions whose lease the publisher ended first (stopped too long); their bytes stayed whole
     receive_s: float = 0.0  # of the last version
 
 
@@ -79,6 +83,8 @@ class Receiver:
         self._wakeup = Wakeup()
         self._link = Link(endpoint, secure, self._closing.is_set)
         self._seat = Seat(self._link, member, self._cache)
+        self._returns: deque[tuple[Loan, bool]] = deque()  # from any thread, to be told the publisher: (loan, tainted)
+        self._lapsed: set[int] = set()  # numbers of loans that the publisher holds no memory for any more
         self._lock = threading.Lock()  # of the next three: `want` comes from any thread
         self._wanted: WeightsId | None = None  # the newest version anybody said there is
         self._pull_at = 0.0  # monotonic; not before
@@ -133,6 +139,7 @@ class Receiver:
         poller.register(self._wakeup.fileno(), zmq.POLLIN)
         try:
             while not self._closing.is_set():
+                self._give_back()
                 self._give_sign_of_life()
                 self._pull_if_due()
                 ready = dict(poller.poll(int(self._patience_s() * 1e3) + 1))
@@ -140,6 +147,8 @@ class Receiver:
                     self._wakeup.clear()
                 for record in self._link.announcements():
                     self._handle(record)
+            self._cache.close()
+            self._give_back()  # what is still read here stays lent, and the publisher gives that memory up
             self._link.ask(m.Leave(member=self.member))
         except Exception as error:  # the thread's last words: the owner must hear of whatever ended it
             self.failure = error
@@ -162,6 +171,9 @@ class Receiver:
                 self._seat.abandoned(record)
             case m.Send():
                 self._transferring(lambda: self._receive(record))
+            case m.Lapsed():
+                self.counters.lapsed += 1
+                self._lapsed.add(record.lease)
             case m.Refused():
                 self._on_error(PullFailed(f"the publisher refused something of {self.member} ({record.code}): {record.message}"))
 
@@ -180,7 +192,7 @@ class Receiver:
 
     def _pull(self) -> None:
         began = time.monotonic()
-        got = pull_newest(self._link, self.member, self._cache, self.latest())
+        got = pull_newest(self._link, self.member, self._cache, self.latest(), self._note_return)
         if isinstance(got, str):  # not there yet, or no slot: a lease that ends wakes this thread
             with self._lock:
                 self._pull_at = time.monotonic() + _PAUSES_S[3]
@@ -229,6 +241,22 @@ class Receiver:
                 self._pull_at = min(self._pull_at, time.monotonic())
         self._wakeup.set()
 
+    def _note_return(self, loan: Loan, tainted: bool) -> None:
+        """Of the cache, on any thread, under its lock."""
+        self._returns.append((loan, tainted))
+        self._wakeup.set()
+
+    def _give_back(self) -> None:
+        while self._returns:
+            loan, tainted = self._returns.popleft()
+            self._lapsed.discard(loan.number)
+            self._link.ask(m.Release(lease=loan.number, tainted=tainted))
+
+    def _renew(self) -> None:
+        for loan in self._cache.loans():
+            if loan.number not in self._lapsed:
+                self._link.ask(m.Renew(lease=loan.number, lease_s=LEASE_OF_LOAN_S))
+
     def _missing(self) -> bool:
         have = self._cache.latest()
         return self._wanted is not None and (have is None or have < self._wanted)
@@ -238,6 +266,7 @@ class Receiver:
         if now >= self._sign_at:
             self._sign_at = now + SIGN_OF_LIFE_S
             self._link.ask(m.Join(member=self.member, collective=self._collective, have=self.latest()))
+            self._renew()
 
     def _patience_s(self) -> float:
         if self._link.waiting:

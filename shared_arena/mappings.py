@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from shared_arena.arena import Arena
 from shared_arena.descriptor import Descriptor
 
@@ -21,6 +23,11 @@ class Mappings:
         while len(self._by_nonce) > self._most:
             self._by_nonce.pop(next(iter(self._by_nonce))).close()
         return arena
+
+    def keep_only(self, nonces: Collection[bytes]) -> None:
+        """Let go of all others: their owner has given them up, and a mapping is what keeps their pages."""
+        for nonce in self._by_nonce.keys() - set(nonces):
+            self._by_nonce.pop(nonce).close()
 
     def close(self) -> None:
         while self._by_nonce:

@@ -15,6 +15,7 @@ import msgspec
 from transfer_queue import keys, status
 from transfer_queue.errors import Gone, QueueError, QueueTimeout
 from transfer_queue.journal.errors import JournalError
+from transfer_queue.journal.settings import JournalSettings
 from transfer_queue.operation import parts, settings_file
 from transfer_queue.operation.address import metrics_bind
 from transfer_queue.operation.child import ChildFailed
@@ -51,7 +52,8 @@ def _controller(options: argparse.Namespace) -> int:
     if options.attached:
         end_with_stdin()
     config = settings_file.load(options.file)
-    return parts.run_controller(config, options.bind, _security(options.key), options.drain_s, say, options.journal)
+    journal = None if options.journal is None else JournalSettings(str(options.journal), replay_s=options.replay_s)
+    return parts.run_controller(config, options.bind, _security(options.key), options.drain_s, say, journal)
 
 
 def _shard(options: argparse.Namespace) -> int:

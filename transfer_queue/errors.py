@@ -10,7 +10,11 @@ class QueueError(RuntimeError):
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(f"{message} [{code}]")
-        self.code = code
+        self.code, self._message = code, message
+
+    def __reduce__(self) -> tuple[type[QueueError], tuple[str, str]]:
+        """For copies, and for other processes."""
+        return type(self), (self.code, self._message)
 
 
 class QueueTimeout(TimeoutError):
@@ -31,3 +35,6 @@ class Gone(LookupError):
     def __init__(self, gids: Iterable[int]) -> None:
         self.gids = sorted(set(gids))
         super().__init__(f"the bytes of groups {self.gids[:16]} were freed: they ended (trained or dropped) after they were leased; leave them out")
+
+    def __reduce__(self) -> tuple[type[Gone], tuple[list[int]]]:
+        return type(self), (self.gids,)

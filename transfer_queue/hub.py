@@ -55,12 +55,24 @@ class Hub:
 
     def wait(self, pending: Pending[Any], timeout_s: float) -> None:
         """For `Pending.result`: until it is settled, else QueueTimeout."""
-        deadline = time.monotonic() + timeout_s
+        if not self.settles(pending, timeout_s):
+            raise QueueTimeout(f"{pending.what} to {pending.peer}: no reply within {timeout_s:g} s. It is safe to ask again")
+        self._fresh.discard(pending)
+
+    def settles(self, pending: Pending[Any], within_s: float) -> bool:
+        """Whether the reply or the error comes in time."""
+        deadline = time.monotonic() + within_s
         while not pending.done():
             self._step(deadline - time.monotonic(), ())
-            if not pending.done() and time.monotonic() >= deadline:
-                raise QueueTimeout(f"{pending.what} to {pending.peer}: no reply within {timeout_s:g} s. It is safe to ask again")
-        self._fresh.discard(pending)
+            if time.monotonic() >= deadline:
+                break
+        return pending.done()
+
+    def reaches(self, link: Link, until: float) -> bool:
+        """Whether `link`, one of ours, is reached; waits for that until then (time.monotonic)."""
+        while not link.is_reached and time.monotonic() < until:
+            self._step(until - time.monotonic(), ())
+        return link.is_reached
 
     def _step(self, timeout_s: float, extra: Sequence[Any]) -> set[Any]:
         """One look at every socket: settles what came, returns the ready members of `extra`."""

@@ -143,6 +143,11 @@ class Link:
     def _refusal(self) -> QueueRefused:
         return QueueRefused(f"{self.label} at {self.endpoint} refused the connection: {_KEYS}")
 
+    @property
+    def is_reached(self) -> bool:
+        """It was up once, or the peer is up and refuses us: a request is answered, or fails, soon."""
+        return self._up or self._refused
+
     def deadline(self) -> float | None:
         """When pending requests fail for a lost or refused connection (time.monotonic; 0.0 is now), else None."""
         if self._refused:

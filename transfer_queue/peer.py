@@ -5,6 +5,7 @@ Which way bytes go is found out once, on first use, by trying: the descriptor op
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -28,6 +29,7 @@ Path = Literal["shared", "bytes"]
 class Peer:
     def __init__(self, info: ShardInfo, pump: Pump, security: Security | None, owner: str, map_memory: bool) -> None:
         self.info, self.index = info, info.index
+        self.since = time.monotonic()
         self.link = Link(info.endpoint, info.server_key, security, _decode, f"shard {info.index}")
         self.holds = Holds(self.link)
         self.memory: Mapping | None = None

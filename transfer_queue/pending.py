@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from typing import Generic, Protocol, TypeVar
 
 import msgspec
@@ -41,7 +42,7 @@ class Pending(Generic[T]):
         if not self.done():
             self._pump.wait(self, timeout_s)
         if self._error is not None:
-            raise self._error
+            raise copy(self._error)  # one that was raised keeps the frames it went through, and they keep us
         assert self._reply is not None  # wait returns only when done
         return self._reply
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from transfer_queue.messages import Column, ConsumerStatus, StatusRecord, TopicSpec, TopicStatus, TrafficStatus
+from transfer_queue.messages import Column, ConsumerStatus, ReplayStatus, StatusRecord, TopicSpec, TopicStatus, TrafficStatus
 from transfer_queue.operation.report import QueueReport, ShardReport
 from transfer_queue.operation.upstream import readers, waits_for
 from transfer_queue.waits import render as render_waits
@@ -79,7 +79,7 @@ def _topic(topic: TopicStatus) -> Iterator[str]:
     yield f"topic {topic.name}: version {topic.version}, {topic.ledger.get('trained', 0)} of {target} groups trained, {published}{over}"
     yield "  groups   " + (", ".join(f"{state} {count}" for state, count in sorted(topic.ledger.items())) or "none")
     yield f"  permits  {topic.permits} free of {capacity}, {topic.open} open, {topic.prompts_waiting} prompts wait"
-    budget = "" if topic.spec is None else f" of {sized(topic.spec.window.budget_bytes)}"
+    budget = "" if topic.spec is None else f" of {sized(topic.spec.admission_bytes)}"
     yield f"  bytes    {sized(topic.reserved_bytes)} reserved{budget}, {topic.stored_rows} rows stored"
     yield f"  again    {topic.lost_attempts} groups came back undone, {_expired(topic)} leases ran out, {topic.late} messages came too late"
     yield f"  oldest   {topic.oldest_open}"
@@ -117,8 +117,16 @@ def _consumer(topic: TopicStatus, consumer: ConsumerStatus) -> Iterator[str]:
     waiting = topic.asking.get(consumer.name, {})
     what = f" for {needs}" if waiting and (needs := waits_for(topic, consumer)) else ""
     yield f"{consumer.name}: {counts}" + (f", waiting: {_members(waiting)}{what}" if waiting else "")
+    if consumer.replay is not None:
+        yield f"  replay: {_replay(consumer.replay)}"
     if consumer.fallbacks:
         yield f"  sampler fell back {consumer.fallbacks} times, last: {consumer.sampler_fault}"
+
+
+def _replay(replay: ReplayStatus) -> str:
+    left = {"evicted": replay.evicted, "expired": replay.expired, "lost": replay.lost, "given up": replay.dropped, "without room": replay.no_room}
+    kept = f"{replay.kept} groups kept in {sized(replay.kept_bytes)}, {replay.leased} of them leased, {replay.replayed} replayed"
+    return ", ".join([kept, *(f"{count} {why}" for why, count in left.items() if count)])
 
 
 def _members(ages: Mapping[str, float]) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -144,6 +146,19 @@ class Transfer(Connection):
 
     # ------------------------------------------------------------ inside
 
+    def settles(self, pending: Pending[Any], within_s: float) -> bool:
+        """Who waits for a shard looks at the roster now and then: it hears so that the shard ended, which no connection tells that never was up, and
+        is heard itself. Raises QueueGone where the controller holds the shard for ended."""
+        deadline = time.monotonic() + within_s
+        while pending.peer is not self.controller and (left := deadline - time.monotonic()) > VERDICT_S:
+            if super().settles(pending, VERDICT_S):
+                return True
+            with contextlib.suppress(QueueTimeout):  # of a controller that may be on its way back, as the reply may be
+                roster = self.call(m.Roster(member="", incarnation=0), left)
+                if not pending.done() and not any(peer.link is pending.peer and peer.info in roster.shards for peer in self._peers.values()):
+                    raise QueueGone(f"{pending.peer} is not in the run any more: the controller holds it for ended")
+        return super().settles(pending, max(0.0, deadline - time.monotonic()))
+
     @property
     def shards(self) -> list[m.ShardInfo]:
         """Those that the controller last told of."""
@@ -183,27 +198,38 @@ class Transfer(Connection):
         return next((shard for shard in self.shards if shard.index == index), None)
 
     def _store_where_room_is(self, extent: Extent) -> tuple[int, int]:
-        """(shard, number of the first block). One shard may be full, or gone, while others have room: what was admitted is refused when all are."""
-        while True:
-            gone: QueueGone | None = None
-            full: QueueError | None = None
-            others = False  # there are other shards than when we began
-            for _ in range(max(1, len(self.shards))):
-                index = self._next_shard()
-                try:
-                    return index, store(self._peer(index), extent, self.timeout_s)
-                except QueueError as error:
-                    if error.code not in ("capacity", "draining", "unknown_shard"):
-                        raise
-                    full = error
-                except QueueGone as error:
-                    gone = error
-                    others |= self._renew(0.0)  # also where another takes it: else the successor of the dead one gets nothing
-            if gone is None and full is not None:
-                raise full
-            if not others and not self._renew(VERDICT_S):
-                assert gone is not None, "every shard was full, or gone"
-                raise gone
+        """(shard, number of the first block). One shard may be full, or gone, or not up, while others have room: what was admitted is refused when
+        all are."""
+        gone: QueueGone | None = None
+        full: QueueError | None = None
+        patient = len(self.shards) < 2  # also with who was never reached
+        try:
+            while True:
+                gone, full = None, None
+                others = late = False  # there are other shards than when we began; some were not waited for
+                for _ in range(max(1, len(self.shards))):
+                    index = self._next_shard()
+                    try:
+                        peer = self._peer(index)
+                        if patient or self.reaches(peer.link, peer.since + VERDICT_S):
+                            return index, store(peer, extent, self.timeout_s)
+                        late = True
+                        others |= self._renew(0.0)  # its successor is to be found as soon as there is one
+                    except QueueError as error:
+                        if error.code not in ("capacity", "draining", "unknown_shard"):
+                            raise
+                        full = error
+                    except QueueGone as error:
+                        gone = error
+                        others |= self._renew(0.0)  # also where another takes it: else the successor of the dead one gets nothing
+                patient |= late
+                if gone is None and full is not None and not late:
+                    raise full
+                if not late and not others and not self._renew(VERDICT_S):
+                    assert gone is not None, "every shard was full, or gone"
+                    raise gone
+        finally:
+            gone = full = None  # each keeps this frame, which would keep it: peers and arrays stayed until a full garbage collection
 
     def _read(self, gids: np.ndarray, columns: dict[str, np.ndarray], spec: m.TopicSpec, writable: bool) -> dict[str, Column]:
         while True:

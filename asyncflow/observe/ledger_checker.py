@@ -95,7 +95,8 @@ def main() -> int:
         print(f"{run_dir}: {error.filename} is missing: there is nothing to check", file=sys.stderr)
         return 2
     trained = len(checker.replay.trained)
-    print(f"{run_dir}: {checker.replay.lines} events, {checker.commits} commits, {trained} groups trained once each; the ledger balances")
+    again = f", {len(checker.replay.replayed)} of them replayed {checker.replay.replayed.total()} times" if checker.replay.replayed else ""
+    print(f"{run_dir}: {checker.replay.lines} events, {checker.commits} commits, {trained} groups trained once each{again}; the ledger balances")
     return 0
 
 

@@ -28,12 +28,20 @@ class Replay:
         self.counts: Counter[str] = Counter()  # by state; dropped ones as "dropped:reason"
         self.states: dict[tuple[str, int], str] = {}  # (topic, gid) → state
         self.trained: set[tuple[str, int]] = set()
+        self.replayed: Counter[tuple[str, int]] = Counter()  # trained once and, on top of later batches, so often again
+        self._since_commit: Counter[str] = Counter()  # topic → groups replayed
 
     def apply(self, event: Event) -> None:
         """One line. Raises Inconsistent when the group was not where the line says it was."""
         self.lines += 1
-        if event.kind != "group":
-            return
+        if event.kind == "group":
+            self._move(event)
+        elif event.kind == "replayed":
+            self._replay(event)
+        elif event.kind == "commit":
+            self._commit(event)
+
+    def _move(self, event: Event) -> None:
         group = (event.topic, event.gid)
         current = self.states.get(group, "")
         if event.src == "" and current in ("", "dropped"):
@@ -52,6 +60,24 @@ class Replay:
                 raise Inconsistent(f"line {self.lines}: group {event.gid} is trained a second time")
             self.trained.add(group)
         self.states[group] = event.dst
+
+    def _replay(self, event: Event) -> None:
+        """It is no step of a life: what was trained stays so."""
+        group = (event.topic, event.gid)
+        if group not in self.trained:
+            raise Inconsistent(f"line {self.lines}: group {event.gid} is replayed, and was not trained before")
+        self.replayed[group] += 1
+        if event.data.get("times") != self.replayed[group]:
+            raise Inconsistent(
+                f"line {self.lines}: group {event.gid} is replayed for the {event.data.get('times')}. time, the log has {self.replayed[group]} lines "
+                "that say so: a line is missing or doubled"
+            )
+        self._since_commit[event.topic] += 1
+
+    def _commit(self, event: Event) -> None:
+        told, found = event.data.get("replayed", 0), self._since_commit.pop(event.topic, 0)
+        if told != found:
+            raise Inconsistent(f"line {self.lines}: the commit says that {told} groups were replayed, the log has {found} lines that say so")
 
     def ledger(self) -> dict[str, int]:
         """Counts that are not 0."""

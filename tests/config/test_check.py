@@ -40,6 +40,7 @@ BROKEN = [
     (["+stages.reward.sampler.options.order=x"], ["stages.reward.sampler.options.order = 'x'", "no such option"]),
     (["stages.train.sampler.name=newest_first"], ["stages.train.sampler.name = 'newest_first'", "`wait`"]),
     (["stages.reward.sampler.name=rank_aware"], ["stages.reward.sampler.name = 'rank_aware'", "none names its rank"]),
+    (["stages.train.sampler.name=replay"], ["stages.train.sampler.name = 'replay'", "trained before are for users of the queue itself"]),
     (["stages.rollout.sampler.name=in_order"], ["stages.rollout.sampler.name = 'in_order'", "prompts"]),
     (["stages.reward.sampler.name='json:'"], ["stages.reward.sampler.name = 'json:'", "module:name"]),
     (["stages.train.inputs=[rewardz]"], ["stages.train.inputs", "'rewardz'", "'rewards'"]),

@@ -79,7 +79,7 @@ def _graded(found: Evidence) -> list[str]:
     """A row is done once by a stage, and again only where a shard took the result, or the row, with it."""
     again = []
     for row, times in found.graded.items():
-        for before, after in pairwise(times):
+        for before, after in pairwise(sorted(times)):  # of several graders
             if not any(before - NOTICED_S <= loss <= after for loss in found.losses):
                 again.append(row)
     return [f"{len(again)} rows were graded twice, and no shard was lost meanwhile: {again[:MOST]}"] if again else []

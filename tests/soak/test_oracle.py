@@ -51,6 +51,12 @@ def test_what_was_on_its_way_may_be_there_or_not() -> None:
     assert oracle.judge(PUT, books) == [], "trained, though its writer died before it knew"
 
 
+def test_a_row_is_graded_again_when_a_shard_took_its_score_whichever_grader_is_read_first() -> None:
+    books = put_books()
+    books.graded[0, 0] = [13.0, 11.9]
+    assert oracle.judge(PUT, books) == []
+
+
 def twice_under_another_number(books: Evidence) -> None:
     books.batches[1] = rows_of([(2, (0, 0, 2)), (7, (0, 0, 0))])
     books.acknowledged.pop(3)

@@ -44,7 +44,5 @@ def spec(name: str) -> TopicSpec:
 
 def write_config(file: Path) -> None:
     """What `python -m transfer_queue controller` is started with."""
-    config = CoreConfig(
-        topics=[spec(PUT), spec(ASKED)], lease_s=LEASE_S, heartbeat_s=HEARTBEAT_S, stall_s=STALL_S, comeback_s=COMEBACK_S
-    )
+    config = CoreConfig(topics=[spec(PUT), spec(ASKED)], lease_s=LEASE_S, heartbeat_s=HEARTBEAT_S, stall_s=STALL_S, comeback_s=COMEBACK_S)
     file.write_bytes(msgspec.json.encode(config))

@@ -22,6 +22,18 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+def patient(note: Recorder, call: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+    """`call(…)`, again when a server was gone; the queue says that this is safe. Raises what the last try raised."""
+    for left in reversed(range(TRIES)):
+        try:
+            return call(*arguments, **named)
+        except (QueueGone, QueueTimeout, QueueError) as error:
+            if not left or (isinstance(error, QueueError) and error.code not in SHARDS_GONE):
+                raise
+            note(Hiccup(error=f"{type(error).__name__}: {error}"))
+    raise AssertionError("the last try returns or raises")
+
+
 @dataclass(frozen=True)
 class Worker:
     seat: Seat
@@ -35,15 +47,7 @@ class Worker:
         return self.spec.name
 
     def patient(self, call: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-        """`call(…)`, again when a server was gone; the queue says that this is safe. Raises what the last try raised."""
-        for left in reversed(range(TRIES)):
-            try:
-                return call(*arguments, **named)
-            except (QueueGone, QueueTimeout, QueueError) as error:
-                if not left or (isinstance(error, QueueError) and error.code not in SHARDS_GONE):
-                    raise
-                self.note(Hiccup(error=f"{type(error).__name__}: {error}"))
-        raise AssertionError("the last try returns or raises")
+        return patient(self.note, call, *arguments, **named)
 
     def ask(self, submit: Callable[P, Pending[T]], *arguments: P.args, **named: P.kwargs) -> T:
         """The same for a request of the controller; its reply."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -11,7 +12,7 @@ import msgspec
 from tests.soak import consumers, producers
 from tests.soak.records import Recorder
 from tests.soak.settings import KEEP_BYTES, Kind, Seat
-from tests.soak.work import REPLY_S, Worker
+from tests.soak.work import REPLY_S, Worker, patient
 from transfer_queue.client import QueueClient
 from transfer_queue.operation.parent import end_with_stdin
 
@@ -29,7 +30,8 @@ def main(seat: Seat, life: int, url: str, records: Path) -> None:
     end_with_stdin()
     shared = seat.index % 2 == 0
     note = Recorder(records, seat.name, life)
-    with QueueClient.connect(url, name=seat.name, role=seat.kind, timeout_s=REPLY_S, map_memory=shared, keep_bytes=KEEP_BYTES) as client:
+    connect = partial(QueueClient.connect, name=seat.name, role=seat.kind, timeout_s=REPLY_S, map_memory=shared, keep_bytes=KEEP_BYTES)
+    with patient(note, connect, url) as client:  # its controller may be on its way back
         JOBS[seat.kind](Worker(seat, life, client, client.topic(seat.topic), note))
         client.leave().result(REPLY_S)
 

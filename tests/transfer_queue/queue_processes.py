@@ -8,10 +8,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -139,3 +140,30 @@ def reader(url: str) -> None:
             found = msgspec.json.decode(line, type=list[m.Slice])
             kept.append(read(client, found))
             say(str(int(kept[-1].sum(dtype=np.int64))))
+
+
+def saver(url: str, folder: str) -> None:
+    """Saves in chunks of a few bytes. Says 0 before it asks for the state, 1, 2, … before it keeps a chunk, and goes on when it is told to; then how
+    it ended."""
+    from transfer_queue.errors import Gone, QueueError, QueueGone
+    from transfer_queue.saving import folder as saved
+    from transfer_queue.saving import places, saver
+
+    places.CHUNK_BYTES, saver.UNDER_WAY = 64, 1
+    steps = iter(range(1 << 30))
+
+    def when_told(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            say(str(next(steps)))
+            sys.stdin.readline()
+            return function(*arguments)
+
+        return call
+
+    saver._state = when_told(saver._state)
+    saved.Writing.add = when_told(saved.Writing.add)  # type: ignore[method-assign]
+    try:
+        saver.save(url, Path(folder))
+        say("saved")
+    except (Gone, QueueError, QueueGone) as error:
+        say(f"failed: {error}")

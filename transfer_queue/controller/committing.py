@@ -6,6 +6,7 @@ import numpy as np
 
 from transfer_queue.controller import ending, leasing
 from transfer_queue.controller.errors import bad
+from transfer_queue.controller.replaying import count_replayed
 from transfer_queue.controller.store import gids_of
 from transfer_queue.controller.terminal import Terminal
 from transfer_queue.controller.topic import TopicState
@@ -35,10 +36,11 @@ def commit(topic: TopicState, request: Commit, owner: str) -> OkCommitted:
     if number in topic.rounds:
         topic.rounds[number].clear()  # of a whole batch nothing is left but parts whose groups ended
     trained = terminal.commit(request.epoch)
+    replayed = count_replayed(topic, terminal, request.leases, request.step, owner)
     topic.done_rows[number] += int(topic.groups.groups.rows[trained].sum())
     _acknowledged(topic, trained, clock, owner)
     facts: dict[str, float | int | str] = {"consumer": request.consumer, "model": request.model, "epoch": request.epoch, "step": request.step}
-    facts |= {"groups": len(trained), "trained": topic.ledger.trained}
+    facts |= {"groups": len(trained), "trained": topic.ledger.trained, **replayed}
     topic.runtime.emit("commit", topic=topic.name, version=terminal.clock, member=owner, data={**request.info, **facts})
     topic.progressed(request.consumer)
     if terminal is topic.clock_terminal:

@@ -8,6 +8,7 @@ from transfer_queue.controller import leasing
 from transfer_queue.controller.errors import bad
 from transfer_queue.controller.leases import Lease
 from transfer_queue.controller.ranks import check_rank, deal, deal_batch, take_part
+from transfer_queue.controller.replaying import replayed_with
 from transfer_queue.controller.schema import MOST_ROWS
 from transfer_queue.controller.store import MOST_GIDS, gids_of, keys_of, rows_of
 from transfer_queue.controller.terminal import Terminal
@@ -71,7 +72,8 @@ def _take_batch(
         return empty if last else None
     topic.lease_batch(groups, owner)
     lease = topic.leases.add(terminal.number, owner, topic.groups.rows_of(groups)[0])
-    return OkTaken(lease=lease.id, rows=leasing.rows_of_lease(topic, lease), version=terminal.clock, batch=size)
+    replayed = replayed_with(topic, terminal, lease, size)
+    return OkTaken(lease=lease.id, rows=leasing.rows_of_lease(topic, lease), version=terminal.clock, batch=size, replayed=replayed)
 
 
 def write_back(topic: TopicState, request: WriteBack, owner: str) -> OkWritten:

@@ -7,6 +7,7 @@ import numpy as np
 from transfer_queue.controller import ending
 from transfer_queue.controller.errors import bad
 from transfer_queue.controller.leases import Lease
+from transfer_queue.controller.replaying import give_up
 from transfer_queue.controller.topic import TopicState
 from transfer_queue.messages import DropGroups, OkEmpty
 
@@ -17,6 +18,7 @@ def drop_groups(topic: TopicState, request: DropGroups, owner: str) -> OkEmpty:
     if not request.reason or request.reason in ("stale", "run_end"):
         raise bad(f"reason={request.reason!r} of a drop is empty or one of the controller's own: the ledger could not be read; say why in a word")
     wanted = dict.fromkeys(request.gids)
+    replayed = give_up(topic, wanted, owner, request.reason)
     table, slots = topic.groups.groups, topic.groups.open_of(wanted)
     leases = topic.leases.answerable_of(owner, slots)
     held = _held(slots, leases, len(topic.schema.consumers))
@@ -27,7 +29,7 @@ def drop_groups(topic: TopicState, request: DropGroups, owner: str) -> OkEmpty:
     taken = mine & (table.leased[slots] & ~held).any(axis=1)  # by a trainer
     dropped = slots[mine & ~taken]
     if len(dropped) < len(wanted):
-        for gid in wanted.keys() - set(table.gid[dropped].tolist()):
+        for gid in wanted.keys() - set(table.gid[dropped].tolist()) - replayed:
             topic.count_late(gid, owner, "drop")
     if taken.any():
         _serve(topic, leases, slots[taken])

@@ -42,6 +42,8 @@ def _drop(topic: TopicState, group: Group, reason: str) -> None:
 
 def train(topic: TopicState, slots: np.ndarray, clock: int, member: str) -> None:
     """Every terminal consumer acknowledged the groups. `clock`: the version they were trained from."""
+    for replays in topic.replays.values():
+        replays.keep(slots)
     _end(topic, slots, keep_prompt=False)
     topic.ledger.move_all(slots, "trained", clock, member=member)
     topic.groups.free(slots)
@@ -75,6 +77,8 @@ def finish_if_trained(topic: TopicState) -> None:
     topic.prompts.discard_all()
     for rounds in topic.rounds.values():
         rounds.clear()
+    for replays in topic.replays.values():
+        replays.clear()
     topic.runtime.emit("topic", topic=topic.name, reason="done", version=topic.version, data={"trained": topic.ledger.trained})
     for number in range(len(topic.schema.consumers)):
         topic.wake_takers(number)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from transfer_queue.controller import leasing
 from transfer_queue.controller.askers import Asker
 from transfer_queue.controller.group import Attempt, FrozenAttempt, Group
@@ -9,6 +11,7 @@ from transfer_queue.controller.leases import FrozenLeases
 from transfer_queue.controller.picking import FrozenPicker
 from transfer_queue.controller.prompts import FrozenPrompts
 from transfer_queue.controller.receipts import Kept
+from transfer_queue.controller.replays import FrozenReplays
 from transfer_queue.controller.rounds import FrozenRounds
 from transfer_queue.controller.store import FrozenStore
 from transfer_queue.controller.terminal import FrozenTerminal
@@ -35,6 +38,7 @@ class FrozenTopic(Record, frozen=True):
     lost_attempts: int
     expired: list[int]
     over: bool
+    replays: dict[int, FrozenReplays] = msgspec.field(default_factory=dict)
 
 
 def freeze(topic: TopicState) -> FrozenTopic:
@@ -58,6 +62,7 @@ def freeze(topic: TopicState) -> FrozenTopic:
         lost_attempts=topic.lost_attempts,
         expired=topic.expired,
         over=topic.over,
+        replays={number: replays.freeze() for number, replays in topic.replays.items()},
     )
 
 
@@ -76,6 +81,8 @@ def thaw(topic: TopicState, frozen: FrozenTopic) -> None:
         terminal.thaw(frozen.terminals[number])
     for number, rounds in topic.rounds.items():
         rounds.thaw(frozen.rounds[number])
+    for number, replays in topic.replays.items():
+        replays.thaw(frozen.replays[number])
     for table in (topic.groups.rows, topic.groups.groups):
         topic.runtime.blocks.hold(table.places[table.slots()])
     for old in frozen.attempts:

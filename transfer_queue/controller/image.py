@@ -67,6 +67,8 @@ def thawed(mine: TopicState, runtime: Runtime, image: Image) -> TopicState:
     topic.ledger.tell_all(SAVED)
     for owner in sorted(owners):
         ending.forget_owner(topic, owner, SAVED)
+    for replays in topic.replays.values():
+        replays.loaded()
     return topic
 
 

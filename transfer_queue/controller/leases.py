@@ -75,6 +75,10 @@ class Lease:
         """Of the rows that are still to be done."""
         return list(dict.fromkeys(gids_of(self.keys[self.due()]).tolist()))
 
+    def groups_left(self) -> int:
+        """Groups that are still open."""
+        return len(np.unique(self.groups[self.alive()]))
+
     def count(self) -> int:
         """Rows that are still to be done."""
         return int(np.count_nonzero(self.due()))

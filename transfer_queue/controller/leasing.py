@@ -73,8 +73,10 @@ def _end_lease(topic: TopicState, lease: Lease) -> None:
 
 def release(topic: TopicState, lease: Lease, reason: str) -> None:
     """A lease ends undone: what is still open of it is ready again; the part of a round for its rank, everything else for all."""
-    rounds = topic.rounds.get(lease.consumer)
+    rounds, replays = topic.rounds.get(lease.consumer), topic.replays.get(lease.consumer)
     _end_lease(topic, lease)
+    if replays is not None:
+        replays.give_back(lease.id)
     if rounds is None or not rounds.take_back(lease):
         _ready_again(topic, lease, reason)
     if lease.consumer in topic.terminals and topic.runtime.blocks.lost:

@@ -43,7 +43,8 @@ def lose_shard(topic: TopicState, shard: int, before: int) -> None:
     """Blocks of `shard` with numbers below `before` are gone."""
     prompts = topic.prompts.lose(shard, before)
     loss = lose(topic, topic.groups.all())
-    counts = {"groups": int(loss.hopeless.sum()), "rows": int(loss.rows_gone.sum()), "columns": int(loss.gone.sum()), "prompts": prompts}
+    kept = {"kept": sum(replays.lose() for replays in topic.replays.values())} if topic.replays else {}
+    counts = kept | {"groups": int(loss.hopeless.sum()), "rows": int(loss.rows_gone.sum()), "columns": int(loss.gone.sum()), "prompts": prompts}
     topic.runtime.emit("topic", topic=topic.name, reason=SHARD_LOST, data={"shard": shard, **counts})
     for kind in ("pull", "demand", "put"):
         topic.runtime.wake(kind, topic.name)

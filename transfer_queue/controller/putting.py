@@ -81,7 +81,7 @@ def _fits(topic: TopicState, groups: int) -> bool:
     if not window.has_permit(0, groups):
         spec = window.spec
         raise bad(
-            f"{groups} groups in one put exceed the window of topic {topic.name!r} (capacity {window.capacity}, budget_bytes={spec.budget_bytes}, "
+            f"{groups} groups in one put exceed the window of topic {topic.name!r} (capacity {window.capacity}, budget_bytes={window.budget_bytes}, "
             f"group_bytes={spec.group_bytes}): they could never be admitted together; nothing was stored. Put fewer at once, or widen the window"
         )
     opened = topic.ledger.open

@@ -6,10 +6,11 @@ import numpy as np
 
 from transfer_queue.controller import leasing
 from transfer_queue.controller.errors import bad
+from transfer_queue.controller.replaying import replayed_with
 from transfer_queue.controller.rounds import Rounds
 from transfer_queue.controller.terminal import Terminal
 from transfer_queue.controller.topic import TopicState
-from transfer_queue.messages import OkTaken, Take
+from transfer_queue.messages import OkTaken, Replayed, Take
 
 
 def check_rank(request: Take, ranks: int) -> None:
@@ -65,7 +66,8 @@ def take_part(topic: TopicState, rounds: Rounds, request: Take, owner: str, load
         return OkTaken(version=clock, batch=batch, round=number)
     if terminal is None:
         leasing.arm(topic, lease)
-    return OkTaken(lease=lease.id, rows=leasing.rows_of_lease(topic, lease), version=clock, batch=batch, round=number)
+    replayed = Replayed() if terminal is None else replayed_with(topic, terminal, lease, batch)
+    return OkTaken(lease=lease.id, rows=leasing.rows_of_lease(topic, lease), version=clock, batch=batch, replayed=replayed, round=number)
 
 
 def _deal_out(topic: TopicState, rounds: Rounds, items: np.ndarray) -> None:

@@ -98,6 +98,12 @@ class Rounds:
             heapq.heappush(self._waiting[part.rank], (part.round, again.id))
         return part is not None
 
+    def handed_with(self, lease: Lease) -> list[Lease]:
+        """What the rank of this lease has, itself included."""
+        rank = self._parts[lease.id].rank
+        found = [self._leases.get(number) for number, part in self._parts.items() if part.rank == rank]
+        return [each for each in found if each is not None and not waits_for_its_rank(each)]
+
     def done(self, lease: Lease) -> None:
         self._parts.pop(lease.id, None)
 

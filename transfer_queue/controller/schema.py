@@ -10,7 +10,7 @@ import numpy as np
 from transfer_queue.codec.declared import BYTES_KINDS, check_declared, value_bytes
 from transfer_queue.controller.errors import bad
 from transfer_queue.messages import NOWHERE, Consumer, Slice, TopicSpec
-from transfer_queue.samplers import Plan, SamplerError, plan_of
+from transfer_queue.samplers import Plan, ReplayError, SamplerError, check_replay, plan_of
 
 MOST_ROWS = 1 << 16  # of a group: a reissue lists the missing ones, so that a number gone wild would be a list that fills the memory
 
@@ -65,6 +65,11 @@ class Schema:
         self.needs = np.zeros((len(self.per_row_names), len(spec.consumers)), dtype=np.int16)  # [C, K]: 1 where consumer k waits for column c
         for name, numbers in self.readers.items():
             self.needs[self.place_of[name], numbers] = 1
+
+    def replays(self, number: int) -> bool:
+        """Whether the consumer gets groups again."""
+        replay = self.consumers[number].replay
+        return replay is not None and replay.on
 
     def start_of(self, columns: frozenset[str]) -> RowStart:
         """Of a new row that has these columns. There are as many kinds of rows as a producer writes: few."""
@@ -172,8 +177,10 @@ class Schema:
 
 def _plan(consumer: Consumer, spec: TopicSpec) -> Plan:
     try:
-        return plan_of(consumer, spec)
-    except SamplerError as error:
+        plan = plan_of(consumer, spec)
+        check_replay(consumer, spec, plan.ranks)
+        return plan
+    except (SamplerError, ReplayError) as error:
         raise ValueError(f"topic {spec.name!r}, consumer {consumer.name!r}: {error}") from error
 
 

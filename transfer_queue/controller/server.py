@@ -37,18 +37,18 @@ class LoopClock:
 
     def __init__(self) -> None:
         self._ahead_s = 0.0  # what it shows above the system's clock: not 0 where a state machine came back on a machine that was started anew
-        self.now = self.read()
+        self.now = time.monotonic()
 
     def __call__(self) -> float:
         return self.now
 
     def read(self) -> float:
-        return time.monotonic() + self._ahead_s
+        """It never goes back."""
+        return max(self.now, time.monotonic() + self._ahead_s)
 
     def turn_to(self, ahead_s: float) -> None:
-        """It never goes back."""
         self._ahead_s = ahead_s
-        self.now = max(self.now, self.read())
+        self.now = self.read()
 
 
 class Server:

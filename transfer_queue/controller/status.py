@@ -36,7 +36,7 @@ def topic_status(topic: TopicState, parked: Parked, published: ModelVersion | No
 def permits(topic: TopicState) -> int:
     """Groups that could be admitted now, by window and bytes."""
     window = topic.spec.window
-    by_bytes = window.budget_bytes // window.group_bytes if window.group_bytes else topic.ledger.open + window.batch
+    by_bytes = topic.window.budget_bytes // window.group_bytes if window.group_bytes else topic.ledger.open + window.batch
     capacity = by_bytes if topic.window.capacity is None else min(by_bytes, topic.window.capacity)
     return max(0, capacity - topic.ledger.open)
 
@@ -58,6 +58,7 @@ def _consumers(topic: TopicState, parked: Parked) -> list[ConsumerStatus]:
             expired_leases=topic.expired[number],
             fallbacks=topic.queues.pickers[number].fallbacks,
             sampler_fault=topic.queues.pickers[number].fault,
+            replay=topic.replays[number].status() if number in topic.replays else None,
         )
         for number, consumer in enumerate(topic.schema.consumers)
     ]

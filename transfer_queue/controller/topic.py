@@ -21,6 +21,7 @@ from transfer_queue.controller.prompts import PromptQueue
 from transfer_queue.controller.queues import Queues
 from transfer_queue.controller.receipts import Receipts
 from transfer_queue.controller.reissue import ReissueQueue
+from transfer_queue.controller.replays import Replays
 from transfer_queue.controller.rounds import Rounds, waits_for_its_rank
 from transfer_queue.controller.runtime import Runtime
 from transfer_queue.controller.schema import Place, Schema
@@ -38,7 +39,7 @@ class TopicState:
         self.runtime = runtime
         self.lease_s = lease_s
         self.schema = Schema(spec)
-        self.window = WindowRules(spec.window)
+        self.window = WindowRules(spec.window, spec.window.budget_bytes - spec.admission_bytes)
         self.groups = Store(self.schema)  # open ones
         self.ledger = Ledger(spec.name, self.groups, runtime)
         self.prompts = PromptQueue(spec.prompts_bound, runtime.blocks)
@@ -53,6 +54,7 @@ class TopicState:
             for number in self.schema.terminals
         }
         self.rounds = {number: Rounds(number, plan, self.leases) for number, plan in enumerate(self.schema.plans) if plan.ranks}
+        self.replays = {number: self._replays(terminal) for number, terminal in self.terminals.items() if self.schema.replays(number)}
         self.clock_terminal = self.terminals[self.schema.terminals[0]]  # its commits are the model's clock
         self.done_rows = [0] * len(spec.consumers)
         self.receipts = Receipts()  # of puts of whole groups
@@ -62,6 +64,9 @@ class TopicState:
         self.expired = [0] * len(spec.consumers)  # leases that ran out
         self.over = False  # the target is trained
         self.on_return: Callable[[np.ndarray], object] = lambda slots: None  # hears of groups that a trainer gave back
+
+    def _replays(self, terminal: Terminal) -> Replays:
+        return Replays(terminal.number, self.schema, self.groups, self.runtime.blocks, lambda: self.window.oldest(terminal.clock))
 
     @property
     def version(self) -> int:

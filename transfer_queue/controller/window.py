@@ -9,8 +9,10 @@ from transfer_queue.messages import Window
 
 
 class WindowRules:
-    def __init__(self, window: Window) -> None:
+    def __init__(self, window: Window, set_aside: int = 0) -> None:
+        """`set_aside`: bytes of the budget that admission does not get."""
         self.spec = window
+        self.budget_bytes = window.budget_bytes - set_aside
         self.batch = window.batch
         self.staleness = window.staleness
         self.capacity = None if window.staleness is None else (window.staleness + 1) * window.batch
@@ -28,7 +30,7 @@ class WindowRules:
         """So many more groups may be admitted: permits, and room for their worst case in bytes."""
         if self.capacity is not None and open_groups + groups > self.capacity:
             return False
-        return (open_groups + groups) * self.spec.group_bytes <= self.spec.budget_bytes
+        return (open_groups + groups) * self.spec.group_bytes <= self.budget_bytes
 
     def min_version(self, clock: int, ahead: int) -> int:
         """v - k + floor(ahead / B), at least 0: with `ahead` groups before it, a group is trained at most this + k versions on."""
@@ -43,6 +45,10 @@ class WindowRules:
         So its place is counted anew, as at admission.
         """
         return max(min_version, self.min_version(clock, open_groups - 1))
+
+    def oldest(self, clock: int) -> int | None:
+        """Version of the oldest group that may be trained at this clock; None: any may."""
+        return None if self.staleness is None else clock - self.staleness
 
     def is_stale(self, version: int, clock: int) -> bool:
         return self.staleness is not None and version < clock - self.staleness

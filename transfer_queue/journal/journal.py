@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import msgspec
 
 from transfer_queue.controller.core import Core
-from transfer_queue.controller.runtime import Observer
 from transfer_queue.controller.server import LoopClock
 from transfer_queue.journal import records
 from transfer_queue.journal.logs import Head, Log
-from transfer_queue.journal.observing import kept
+from transfer_queue.journal.observing import Later, kept
 from transfer_queue.journal.pages import page
 from transfer_queue.journal.records import Kind
 from transfer_queue.journal.settings import JournalSettings
@@ -23,22 +23,27 @@ from transfer_queue.wire import encode
 
 CHANGE_NOTHING = frozenset({Status, ReadImage})
 SMALL = 640  # bytes more than it has that an input counts for: a small one costs as much time to be replayed
+SHARE, DISK_SHARE = 0.05, 0.2  # of the time, at most about, that the loop begins snapshots, and that one is being written, however short replay_s
 WAIT_S = 60.0  # for the last snapshot, at the end
 
 
 class Journal:
     """`controller.inputs.Inputs`. Raises JournalError, out of any call, when it cannot be written."""
 
-    def __init__(self, settings: JournalSettings, core: Core, clock: LoopClock, observer: Observer, log: Log, head: Head) -> None:
-        """`log` is whole; `head` is its head, but for the start, which is this process's. `core`, `clock` and `observer` are the server's."""
+    def __init__(self, settings: JournalSettings, core: Core, clock: LoopClock, later: Later, log: Log, head: Head, work_s: float) -> None:
+        """`log` is whole; `head` is its head, but for the start, which is this process's. `core` and `clock` are the server's,
+        `later` observes the core.
+        `work_s`: processor time that it took to take in what lies behind the last snapshot."""
         self._settings = settings
-        self._core, self._clock, self._observer = core, clock, observer
+        self._core, self._clock, self._later = core, clock, later
         self._log, self._head = log, head
         self.in_groups = settings.sync == "always"
         self.life = head.start.life.to_bytes(4, "big")
         self._pieces: list[bytes] = []  # heads and payloads of inputs that are not written yet
         self._weight = log.nbytes
-        self._last_bytes = 0  # of the last snapshot
+        self._work_s, self._worked = work_s, time.thread_time()  # since the last snapshot, and by when
+        self._last_bytes, self._last_s = 0, 0.0  # of the last snapshot, and the work of beginning it
+        self._least_s = 0.0  # of work before the next one
         self._writing: Writing | None = None
         self._syncer = None if self.in_groups else Syncer(log)
         core.choose_by(self.choice)
@@ -83,12 +88,15 @@ class Journal:
     def keep(self, replies: list[tuple[bytes, Reply]]) -> None:
         if self._pieces:
             self._write()
-        if self.in_groups:
+        if self.in_groups or any(type(reply) is OkCommitted for _, reply in replies):
+            self._sync()
+        self._later.tell()
+
+    def _sync(self) -> None:
+        if self._syncer is None:
             self._log.sync()
-            return
-        for _, reply in replies:
-            if type(reply) is OkCommitted:
-                self._log.sync()
+        else:
+            self._syncer.sync()
 
     def _write(self) -> None:
         body = b"".join(self._pieces)
@@ -102,15 +110,27 @@ class Journal:
         self.keep([])
         if self._writing is not None and not self._writing.done():
             return
-        self._writing = None
-        if self._weight > max(self._settings.snapshot_bytes, 2 * self._last_bytes) and self._core.settled:
+        if self._writing is not None:
+            self._least_s = max(self._last_s / SHARE, self._writing.took_s / DISK_SHARE)
+            self._writing = None
+        if (self._is_heavy() or self._is_long()) and self._core.settled:
             self.snapshot()
+
+    def _is_heavy(self) -> bool:
+        return self._weight > max(self._settings.snapshot_bytes, 2 * self._last_bytes)
+
+    def _is_long(self) -> bool:
+        """What an input costs depends on what it names and on what is there, so it is measured, as it was taken in: bytes tell little of it."""
+        now = time.thread_time()
+        self._work_s += now - self._worked
+        self._worked = now
+        return self._work_s > max(self._settings.replay_s, self._least_s)
 
     def snapshot(self) -> None:
         """Begin the next log where the state is now, and write that."""
-        folder = Path(self._settings.folder)
-        kept(self._observer)  # what it has seen by now cannot be told again
-        self._log.sync()
+        begun, folder = time.thread_time(), Path(self._settings.folder)
+        kept(self._later.observer)  # what it has seen by now cannot be told again
+        self._sync()
         self._head = msgspec.structs.replace(self._head, number=self._head.number + 1, now=self._clock.now)
         log = Log.create(folder, self._head)
         self._writing = Writing(folder, self._head, self._core.freeze())
@@ -118,11 +138,13 @@ class Journal:
             self._syncer.turn_to(log)
         self._log.close()
         self._log, self._weight, self._last_bytes = log, 0, self._writing.nbytes
+        self._worked = time.thread_time()
+        self._work_s, self._last_s = 0.0, self._worked - begun
 
     def close(self) -> None:
         """After the last input. What was noted is on the disk."""
         self.keep([])
-        self._log.sync()
+        self._sync()
         if self._writing is not None:
             self._writing.wait(WAIT_S)
         if self._syncer is not None:

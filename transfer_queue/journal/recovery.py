@@ -17,7 +17,7 @@ from transfer_queue.controller.server import LoopClock
 from transfer_queue.journal.errors import JournalError
 from transfer_queue.journal.journal import Journal
 from transfer_queue.journal.logs import FORMAT, Head, Log, boot, check_head, encoded, head_of, lock, numbers, path_of, sources
-from transfer_queue.journal.observing import Resumed
+from transfer_queue.journal.observing import Later, Resumed
 from transfer_queue.journal.pages import is_begun, is_torn
 from transfer_queue.journal.records import Start
 from transfer_queue.journal.replay import Replay
@@ -42,6 +42,7 @@ class Past(NamedTuple):
     path: Path  # of the last log
     head: Head
     end: int  # of its last whole page
+    work_s: float  # processor time that the inputs took
 
 
 class _Log(NamedTuple):
@@ -88,27 +89,28 @@ def _replayed(logs: list[_Log], snapshot: Snapshot | None, config: CoreConfig, o
     if snapshot is not None:
         core.thaw(snapshot.state)
     resumed.calls = core.emitted
-    replay, end = Replay(core, clock, logs[0].head.start), 0
+    replay, end, begun = Replay(core, clock, logs[0].head.start), 0, time.thread_time()
     for log in logs:
         end = replay.log(log.path, log.file)
         if end < len(log.file) and (log is not logs[-1] or (replay.start.boot == boot() and not is_torn(log.file[end:]))):
             raise JournalError(f"{log.path} is damaged behind byte {end}, and more follows on it: put the file back as it was")
-    core.observe(observer)
-    return Past(core, clock, replay.start, logs[-1].path, logs[-1].head, end)
+    resumed.close()
+    return Past(core, clock, replay.start, logs[-1].path, logs[-1].head, end, time.thread_time() - begun)
 
 
 def _new(settings: JournalSettings, config: CoreConfig, observer: Observer, holder: int) -> Opened:
-    clock = LoopClock()
-    core = Core(config, observer, clock)
+    clock, later = LoopClock(), Later(observer)
+    core = Core(config, later, clock)
     head = Head(FORMAT, sources(), encoded(config), 0, clock.now, Start(life=0, boot=boot(), ahead_s=0.0))
     log = Log.create(Path(settings.folder), head)
-    return Opened(core, clock, Journal(settings, core, clock, observer, log, head), False, holder)
+    return Opened(core, clock, Journal(settings, core, clock, later, log, head, 0.0), False, holder)
 
 
 def _go_on(settings: JournalSettings, observer: Observer, past: Past, holder: int) -> Opened:
-    core, clock, start = past.core, past.clock, _start(past, settings)
+    core, clock, start, later = past.core, past.clock, _start(past, settings), Later(observer)
+    core.observe(later)
     log = Log.go_on(past.path, past.end)
-    journal = Journal(settings, core, clock, observer, log, msgspec.structs.replace(past.head, start=start))
+    journal = Journal(settings, core, clock, later, log, msgspec.structs.replace(past.head, start=start), past.work_s)
     clock.turn_to(start.ahead_s)
     journal.restarted()
     core.restarted(start.silent_s, start.undone)
@@ -118,12 +120,13 @@ def _go_on(settings: JournalSettings, observer: Observer, past: Past, holder: in
 
 def _start(past: Past, settings: JournalSettings) -> Start:
     """Of this process."""
-    before, last = past.start, past.clock.now
-    if boot() == before.boot:
-        silent_s = max(0.0, time.monotonic() + before.ahead_s - last)
+    before, last, now = past.start, past.clock.now, time.monotonic()
+    same = boot() == before.boot
+    silent_s = now + before.ahead_s - last
+    if same and silent_s >= 0.0:
         return Start(before.life + 1, before.boot, before.ahead_s, silent_s)
-    # the machine was started anew, and its clock with it; how long that took is not known, and nobody is to blame for it
-    return Start(before.life + 1, boot(), last - time.monotonic(), 0.0, undone=settings.sync != "always")
+    # the machine was started anew, and its clock with it, or this container has a clock of its own: how long nobody was there is not known
+    return Start(before.life + 1, boot(), last - now, 0.0, undone=not same and settings.sync != "always")
 
 
 def _logs(folder: Path) -> list[_Log]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from pathlib import Path
 from typing import NamedTuple
 
@@ -57,6 +58,7 @@ class Writing:
         self._folder, self._head = folder, head
         self._packed = pack(state)
         self.nbytes = len(self._packed.record) + sum(array.nbytes for array in self._packed.arrays)
+        self.took_s = 0.0  # when it is done
         self._error: JournalError | None = None
         self._thread = threading.Thread(target=self._run, name="snapshot", daemon=True)
         self._thread.start()
@@ -74,7 +76,7 @@ class Writing:
         self._thread.join(timeout_s)
 
     def _run(self) -> None:
-        path = path_of(self._folder, "snapshot", self._head.number)
+        path, begun = path_of(self._folder, "snapshot", self._head.number), time.monotonic()
         try:
             save(path, pieces(self._head, self._packed))
             drop_before(self._folder, self._head.number)
@@ -82,6 +84,7 @@ class Writing:
             self._error = error
         except OSError as error:
             self._error = unwritable(path, error)
+        self.took_s = time.monotonic() - begun
 
 
 def save(path: Path, content: list[bytes | memoryview]) -> None:

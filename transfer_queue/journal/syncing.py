@@ -28,6 +28,13 @@ class Syncer:
         if not self._written.is_set():  # the thread clears it before it syncs: what was written until then is synced with it
             self._written.set()
 
+    def sync(self) -> None:
+        """What was written to the log is on the disk. Raises JournalError also where the thread was told that it is not: the system says so once."""
+        with self._lock:
+            self._log.sync()
+        if self._error is not None:
+            raise self._error
+
     def turn_to(self, log: Log) -> None:
         """Another log from now on; the old one may be closed."""
         with self._lock:

@@ -49,6 +49,7 @@ from transfer_queue.messages.producing import (
     PutPrompts,
     PutRows,
 )
+from transfer_queue.messages.replaying import Draw, Replay, Replayed, ReplayStatus
 from transfer_queue.messages.rows import NOWHERE, PutBatch, RowPut, RowRef, Rows, packed, packed_places, places, slices_of, unpacked, wrong_lengths
 from transfer_queue.messages.saving import PIECE_BYTES, EndSave, Load, LoadPart, OkImage, OkSave, ReadImage, Save
 from transfer_queue.messages.schema import Column, Consumer, Sampler, TopicSpec, Window
@@ -123,6 +124,7 @@ __all__ = [
     "Demand",
     "Directive",
     "Drain",
+    "Draw",
     "DropGroups",
     "EndSave",
     "ErrorReply",
@@ -168,6 +170,9 @@ __all__ = [
     "Record",
     "Register",
     "Release",
+    "Replay",
+    "ReplayStatus",
+    "Replayed",
     "Reply",
     "Report",
     "Request",

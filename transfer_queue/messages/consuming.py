@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from transfer_queue.messages.base import Reply, Request
 from transfer_queue.messages.places import ModelVersion
+from transfer_queue.messages.replaying import Replayed
 from transfer_queue.messages.rows import Rows
 
 
@@ -31,6 +32,7 @@ class OkTaken(Reply, frozen=True):
     version: int = 0  # the topic's clock at hand-out
     batch: int = 0  # terminal: how many groups this step's batch has in all
     done: bool = False  # nothing will ever come again
+    replayed: Replayed = Replayed()  # of a consumer that declares a replay: what was trained before, on top; no part of `rows` and `batch`
     round: int = -1  # with a rank: which dealing this is its part of, counted from 0; its part may be empty; -1: nothing was dealt
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from transfer_queue.messages.base import Kind, Policy, Record, Unit
+from transfer_queue.messages.replaying import Replay
 
 
 class Column(Record, frozen=True):
@@ -46,6 +47,7 @@ class Consumer(Record, frozen=True):
     terminal: bool = False  # its acknowledgement is `Commit`; its leases end only with its incarnation
     sampler: Sampler | str = "oldest_first"  # a name is a sampler without options
     needs_weights: bool = False  # take only rows whose newest token version <= the taker's loaded version
+    replay: Replay | None = None  # terminal: groups that it trained come again, on top of its batches
 
     @property
     def sampling(self) -> Sampler:
@@ -74,6 +76,12 @@ class TopicSpec(Record, frozen=True):
     window: Window
     prompts_bound: int = 256  # most prompts that wait for admission; a put beyond it parks
     rows_per_group: int = 1  # trajectories a producer is asked for
+
+    @property
+    def admission_bytes(self) -> int:
+        """Of the window's budget: without what is set aside for groups to be replayed."""
+        replays = (consumer.replay for consumer in self.consumers if consumer.replay is not None)
+        return self.window.budget_bytes - sum(replay.set_aside(self.window.group_bytes) for replay in replays)
 
     def digest(self) -> str:
         """Hash of the schema, checked in the handshake. Stable across processes."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from transfer_queue.messages.base import Record, Reply, Request, RunState
 from transfer_queue.messages.members import ShardInfo
+from transfer_queue.messages.replaying import ReplayStatus
 from transfer_queue.messages.schema import TopicSpec
 from transfer_queue.messages.stall import StallReport
 
@@ -25,6 +26,7 @@ class ConsumerStatus(Record, frozen=True):
     expired_leases: int = 0  # that ran out, so far
     fallbacks: int = 0  # takes that its sampler could not order, served in order instead
     sampler_fault: str = ""  # why, the last time
+    replay: ReplayStatus | None = None  # None: it declares none
 
 
 class TopicStatus(Record, frozen=True):
@@ -79,7 +81,7 @@ class Event(Record, frozen=True):
     """One line of the append-only log: every change of the ledger, of versions and of membership."""
 
     t_s: float  # controller's monotonic clock, since its start
-    kind: str  # "group" | "commit" | "published" | "member" | "report" | "topic" | "slow" | "stall" | "run"
+    kind: str  # "group" | "replayed" | "commit" | "published" | "member" | "report" | "topic" | "slow" | "stall" | "run"
     topic: str = ""
     gid: int = -1
     src: str = ""  # state left ("" = new)

@@ -109,7 +109,7 @@ TOPICS: tuple[Measure[TopicStatus], ...] = (
 
 
 def _budget(spec: TopicSpec | None) -> int | None:
-    return None if spec is None else spec.window.budget_bytes
+    return None if spec is None else spec.admission_bytes
 
 
 def _topics(topics: list[TopicStatus], words: Words) -> Iterator[Metric]:
@@ -143,7 +143,15 @@ STAGES: tuple[Measure[ConsumerStatus], ...] = (
     Measure(GaugeMetricFamily, "stage_oldest_lease_seconds", "Age of the oldest of them.", lambda stage: stage.oldest_lease_s),
     Measure(CounterMetricFamily, "stage_expired_leases", "Leases that ran out; their rows went to others.", lambda stage: stage.expired_leases),
     Measure(CounterMetricFamily, "stage_sampler_fallbacks", "Takes in which its sampler was not followed.", lambda stage: stage.fallbacks),
+    Measure(CounterMetricFamily, "stage_replayed_groups", "Groups that came again with a committed batch.", lambda stage: _replay(stage, "replayed")),
+    Measure(GaugeMetricFamily, "stage_replay_kept_groups", "Groups kept to come again.", lambda stage: _replay(stage, "kept")),
+    Measure(GaugeMetricFamily, "stage_replay_kept_bytes", "Bytes that they take, as stored.", lambda stage: _replay(stage, "kept_bytes")),
 )
+
+
+def _replay(stage: ConsumerStatus, name: str) -> int | None:
+    return None if stage.replay is None else getattr(stage.replay, name)
+
 
 # ------------------------------------------------------------ shards
 

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
+from transfer_queue.journal.settings import REPLAY_S
 from transfer_queue.operation.watching import LEAST_S, MOST_S
 from transfer_queue.shard.store import KEEP_BYTES
 
@@ -53,6 +54,8 @@ def _controller(commands: Commands) -> None:
     _drain(controller)
     back = "keep what it needs to come back in this folder: whoever starts the same command again after a kill has the same controller again"
     controller.add_argument("--journal", type=Path, metavar="DIR", help=back)
+    again = f"how long that takes, at most about: with fewer seconds it writes snapshots of its state more often (default {REPLAY_S:g})"
+    controller.add_argument("--replay-s", type=_within(float, 0.001, HOUR_S), default=REPLAY_S, metavar="S", help=again)
     _attached(controller)
 
 

@@ -7,7 +7,6 @@ import signal
 import threading
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from types import FrameType
 
 from transfer_queue.client import QueueClient
@@ -50,13 +49,13 @@ class Announcer:
             log.warning("%s died: %s", event.member, event.data.get("cause"))
 
 
-def run_controller(config: CoreConfig, bind: str, security: Security | None, drain_s: float, say: Say, journal: Path | None = None) -> int:
+def run_controller(config: CoreConfig, bind: str, security: Security | None, drain_s: float, say: Say, journal: JournalSettings | None = None) -> int:
     """Serve until the run is stopped and its members left, or `drain_s` after the stop; SIGTERM and Ctrl-C stop it. Returns the exit code: 0 where it
     completed or was asked to end. Says where it listens, then why it ended. Main thread only. Raises ValueError or OSError before it listens.
 
-    `journal`: the folder that lets it come back, at the same endpoint, when it is started again after a kill."""
+    `journal`: lets it come back, at the same endpoint, when it is started again after a kill."""
     if journal is not None and config.comeback_s == 0:
-        raise ValueError(f"journal={str(journal)!r} with comeback_s=0: members would end with the controller; set how long a restart takes in FILE")
+        raise ValueError(f"journal={journal.folder!r} with comeback_s=0: members would end with the controller; set how long a restart takes in FILE")
     announcer = Announcer()
 
     def attach(core: Core) -> None:
@@ -69,7 +68,7 @@ def run_controller(config: CoreConfig, bind: str, security: Security | None, dra
     if journal is None:
         serve: Callable[..., None] = controller.serve
     else:
-        serve = partial(kept.serve, journal=JournalSettings(folder=str(journal)))
+        serve = partial(kept.serve, journal=journal)
     serve(config, lambda: announcer, bind=bind, security=security, ready=ready, grace_s=drain_s, attach=attach)
     say(f"ended: {announcer.reason}")
     return 0 if announcer.in_order else 1

@@ -16,6 +16,7 @@ ORDERS = ("in_order", "oldest_first", "newest_first", "same_version", "earliest_
 RANKED = ("rank_aware", "length_balanced")
 OPTIONS = {**{name: frozenset[str]() for name in ORDERS}, **{name: frozenset({"ranks", "order"}) for name in RANKED}}
 MOST_RANKS = 1 << 16
+REPLAYS = ("replay", "replay_mix")  # what others call a sampler
 OWN = 'or name one of your own, "package.module:function"'
 
 
@@ -59,6 +60,9 @@ def understood(sampler: Sampler) -> Plan:
     name, options = sampler.name, sampler.options
     if ":" in name:
         return Plan(name, "own", _own(name, options))
+    if name in REPLAYS:
+        rule = "what was trained before comes on top of a batch, whatever its order: it is no sampler"
+        raise SamplerError("name", name, rule, "Declare it beside the sampler: Consumer(…, replay=Replay(groups=…, keep_groups=…))")
     if name not in OPTIONS:
         raise SamplerError("name", name, "no such sampler", *_instead(name, OPTIONS, OWN))
     for option in options:

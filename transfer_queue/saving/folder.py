@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import mmap
 import os
+import re
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -15,6 +19,7 @@ from transfer_queue.journal.logs import sync_folder
 from transfer_queue.journal.pages import MAGIC, page, pages, write
 
 STATE, BYTES = "state", "bytes"
+UNFINISHED = "-unfinished"  # how the name of a folder ends that is on its way
 
 
 class Damaged(ValueError):
@@ -22,16 +27,20 @@ class Damaged(ValueError):
 
 
 class Writing:
-    """A folder on its way. Leaving the context with an exception leaves nothing behind."""
+    """A folder on its way, under a name of its own. Leaving the context with an exception leaves nothing behind."""
 
     def __init__(self, folder: Path) -> None:
         """Raises FileExistsError for a folder that is there: an image is never replaced."""
         if folder.exists():
-            raise FileExistsError(f"{folder} is there already: an image is never replaced; name another folder")
-        self._folder, self._unfinished = folder, folder.with_name(f"{folder.name}.unfinished")
-        shutil.rmtree(self._unfinished, ignore_errors=True)
-        self._unfinished.mkdir(parents=True)
-        self._bytes = self._open(BYTES)
+            raise _exists(folder)
+        self._folder = folder
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        self._unfinished, self._holder = _begun(folder)
+        try:
+            self._bytes = self._open(BYTES)
+        except BaseException:
+            self._drop()
+            raise
 
     def _open(self, name: str) -> int:
         descriptor = os.open(self._unfinished / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -51,7 +60,12 @@ class Writing:
         finally:
             os.close(descriptor)
         sync_folder(self._unfinished)
-        os.rename(self._unfinished, self._folder)
+        try:
+            os.rename(self._unfinished, self._folder)
+        except OSError as error:
+            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                raise
+            raise _exists(self._folder) from None  # another save was quicker
         sync_folder(self._folder.parent)
 
     def __enter__(self) -> Self:
@@ -59,7 +73,46 @@ class Writing:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         os.close(self._bytes)
+        self._drop()
+
+    def _drop(self) -> None:
+        """Nothing is there any more where it was finished."""
         shutil.rmtree(self._unfinished, ignore_errors=True)
+        os.close(self._holder)
+
+
+def _begun(folder: Path) -> tuple[Path, int]:
+    """A new folder beside `folder`, and the descriptor that shows that somebody writes it."""
+    left = re.compile(rf"{re.escape(folder.name)}\.\w{{8}}{UNFINISHED}")
+    for path in folder.parent.iterdir():
+        if left.fullmatch(path.name):
+            _drop_if_left(path)
+    made = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    holder = _hold(made)
+    return made.rename(folder.parent / f"{made.name[1:]}{UNFINISHED}"), holder  # a name that others look for only when it is held
+
+
+def _drop_if_left(path: Path) -> None:
+    """By a saver that was killed; one that still writes holds it."""
+    with contextlib.suppress(OSError):
+        holder = _hold(path)
+        shutil.rmtree(path, ignore_errors=True)
+        os.close(holder)
+
+
+def _hold(folder: Path) -> int:
+    """Raises OSError where another process, or another save of this one, does."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _exists(folder: Path) -> FileExistsError:
+    return FileExistsError(f"{folder} is there already: an image is never replaced; name another folder")
 
 
 def read_state(folder: Path) -> bytes:

@@ -13,7 +13,7 @@ from transfer_queue.controller.image import Image, decoded
 from transfer_queue.frozen import to_bytes
 from transfer_queue.saving.folder import Damaged, read_bytes, read_state
 from transfer_queue.saving.member import joined
-from transfer_queue.saving.places import Named, chunks
+from transfer_queue.saving.places import Named
 from transfer_queue.security import Security
 
 COLUMN = "image"  # what pieces of any column are called on their way
@@ -29,18 +29,27 @@ def load(url: str, folder: Path, security: Security | None = None, timeout_s: fl
 
 def _write(client: QueueClient, folder: Path, named: Named) -> np.ndarray:
     """Returns where the bytes of `named.places` lie now, [n, 4]."""
-    found, kept = [np.zeros((0, 4), dtype=np.int64)], read_bytes(folder)
-    for chunk in chunks(named.places):
-        body = next(kept, None)
-        sizes = chunk[:, 3] - chunk[:, 2]
-        if body is None or len(body) != int(sizes.sum()):
-            raise Damaged(f"{folder}: `bytes` and `state` are not of one save: nothing was loaded")
-        offsets = np.concatenate([[0], np.cumsum(sizes)])
-        blocks = np.cumsum(np.diff(chunk[:, 1], prepend=chunk[0, 1]) != 0)  # rows of a group stay together, and go together
-        found.append(client.write_places(blocks, {COLUMN: Jagged(np.frombuffer(body, dtype=np.uint8), offsets)})[COLUMN])
-    if next(kept, None) is not None:
-        raise Damaged(f"{folder}: `bytes` has more than `state` names: nothing was loaded")
+    places, found = named.places, [np.zeros((0, 4), dtype=np.int64)]
+    ends = np.cumsum(places[:, 3] - places[:, 2])  # in all the bytes, which lie in the order of the places, in chunks as the saver's release cut them
+    begin, done = 0, 0
+    for body in read_bytes(folder):
+        done += len(body)
+        end = int(np.searchsorted(ends, done, side="right"))
+        if end > begin and ends[end - 1] == done:
+            found.append(_put(client, places[begin:end], body))
+            begin = end
+        elif len(body):
+            break
+    if begin != len(places) or done != named.nbytes:
+        raise Damaged(f"{folder}: `bytes` and `state` are not of one save: nothing was loaded")
     return np.concatenate(found)
+
+
+def _put(client: QueueClient, chunk: np.ndarray, body: memoryview) -> np.ndarray:
+    """Returns where `chunk` lies now."""
+    offsets = np.concatenate([[0], np.cumsum(chunk[:, 3] - chunk[:, 2])])
+    blocks = np.cumsum(np.diff(chunk[:, 1], prepend=chunk[0, 1]) != 0)  # rows of a group stay together, and go together
+    return client.write_places(blocks, {COLUMN: Jagged(np.frombuffer(body, dtype=np.uint8), offsets)})[COLUMN]
 
 
 def _hand_over(client: QueueClient, image: Image) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from transfer_queue.controller.freezing import FrozenTopic
 from transfer_queue.controller.image import Image
+from transfer_queue.controller.replays import FrozenReplays
 from transfer_queue.controller.tables import FrozenRows, FrozenTable
 from transfer_queue.messages import PromptPut, Slice
 
@@ -43,10 +44,12 @@ class Named:
 
 
 def _tables(topic: FrozenTopic) -> Iterator[np.ndarray]:
-    """[n, 4] each: of rows, of groups, of prompts that wait."""
+    """[n, 4] each: of rows, of groups, of groups to be replayed, of prompts that wait."""
     tables: tuple[FrozenRows, FrozenTable] = (topic.store.rows, topic.store.groups)
     for table in tables:
         yield table.columns["places"][table.slots()].reshape(-1, 4)
+    for replays in topic.replays.values():
+        yield replays.kept.places.reshape(-1, 4)
     pieces = [(piece.shard, piece.block, piece.start, piece.stop) for prompt, _ in topic.prompts.waiting for piece in prompt.columns.values()]
     yield np.array(pieces, dtype=np.int64).reshape(-1, 4)
 
@@ -54,10 +57,11 @@ def _tables(topic: FrozenTopic) -> Iterator[np.ndarray]:
 def _with(topic: FrozenTopic, tables: Iterator[np.ndarray]) -> FrozenTopic:
     """The same topic with these tables."""
     rows, groups = _placed(topic.store.rows, next(tables)), _placed(topic.store.groups, next(tables))
+    replays = {number: _kept(each, next(tables)) for number, each in topic.replays.items()}
     pieces = iter(next(tables).tolist())
     waiting = [(_prompt(prompt, pieces), life) for prompt, life in topic.prompts.waiting]
     store = msgspec.structs.replace(topic.store, rows=rows, groups=groups)
-    return msgspec.structs.replace(topic, store=store, prompts=msgspec.structs.replace(topic.prompts, waiting=waiting))
+    return msgspec.structs.replace(topic, store=store, replays=replays, prompts=msgspec.structs.replace(topic.prompts, waiting=waiting))
 
 
 def _prompt(prompt: PromptPut, pieces: Iterator[list[int]]) -> PromptPut:
@@ -69,6 +73,11 @@ def _placed(table: T, places: np.ndarray) -> T:
     slots = table.slots()
     column[slots] = places.reshape(len(slots), *column.shape[1:])
     return msgspec.structs.replace(table, columns={**table.columns, "places": column})
+
+
+def _kept(replays: FrozenReplays, places: np.ndarray) -> FrozenReplays:
+    kept = msgspec.structs.replace(replays.kept, places=places.reshape(replays.kept.places.shape))
+    return msgspec.structs.replace(replays, kept=kept)
 
 
 def chunks(places: np.ndarray) -> Iterator[np.ndarray]:

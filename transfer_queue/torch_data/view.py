@@ -54,6 +54,11 @@ def _check(source: Source, spec: m.TopicSpec, consumer: m.Consumer, owes: list[s
             f"consumer={consumer.name!r} needs weights: it gets only rows that its weights may serve, and a loader's processes hold none; use "
             "QueueClient.take with `loaded`"
         )
+    if consumer.replay is not None and consumer.replay.on:
+        raise ValueError(
+            f"consumer={consumer.name!r} gets groups again that were trained before, and a batch of a loader has no place for them: they would count "
+            "as replayed and nobody had seen them; use QueueClient.take, or declare the consumer without `replay`"
+        )
     if source.share is not None and not consumer.terminal:
         raise ValueError(f"share={source.share}: {consumer.name!r} is not terminal, so it has no steps to share out: loaders share its rows anyway")
     if source.share is not None and not part_of(spec.window.batch, *source.share):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from asyncflow.config.errors import SettingError, as_value
 from asyncflow.config.stages import SamplerSettings, StageSettings
 from transfer_queue.messages import Consumer, Sampler, TopicSpec, Window
-from transfer_queue.samplers import RANKED, SamplerError, plan_of
+from transfer_queue.samplers import RANKED, REPLAYS, SamplerError, plan_of
 
 if TYPE_CHECKING:
     from asyncflow.config.root import RunConfig
@@ -22,6 +22,9 @@ def built_in(config: RunConfig) -> None:
             raise _refusal(name, "name", stage.sampler.name, rule, "set the stage's that reads its rows instead")
         if stage.sampler.name in RANKED:
             rule = "a stage's workers take leases of their own here, and none names its rank; ranked samplers are for users of the queue itself"
+            raise _refusal(name, "name", stage.sampler.name, rule)
+        if stage.sampler.name in REPLAYS:
+            rule = "its trainer takes the loss over groups that are new to it, each once; groups trained before are for users of the queue itself"
             raise _refusal(name, "name", stage.sampler.name, rule)
         if ":" not in stage.sampler.name:
             _check(config, name, stage)

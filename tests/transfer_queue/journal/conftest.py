@@ -1,8 +1,22 @@
-"""The simulated runs of the controller's tests are run here too, with a journal."""
+"""The simulated runs of the controller's tests are run here too, with a journal, which lies in memory."""
 
 from __future__ import annotations
 
+import shutil
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 sys.path.insert(0, str(Path(__file__).parents[1] / "controller"))
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """On a file system in memory where there is one: nothing here looks at what a disk does."""
+    shm = Path("/dev/shm")
+    path = Path(tempfile.mkdtemp(prefix="journal-", dir=shm if shm.is_dir() else None))
+    yield path
+    shutil.rmtree(path)

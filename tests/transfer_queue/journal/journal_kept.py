@@ -142,7 +142,7 @@ class KeptWorld(World):
     """`kill`: chance, for each call, that the controller is killed on it."""
 
     def __init__(self, settings: Settings, folder: Path, kill: float = 0.0, snapshot_bytes: int = 1 << 30) -> None:
-        self._kill_chance, self._journal = kill, JournalSettings(folder=str(folder), snapshot_bytes=snapshot_bytes)
+        self._kill_chance, self._journal = kill, JournalSettings(str(folder), snapshot_bytes=snapshot_bytes, replay_s=1e9)
         super().__init__(settings)
 
     def start(self, config: CoreConfig) -> Core:

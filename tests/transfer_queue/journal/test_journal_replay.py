@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 import tempfile
-from collections.abc import Iterator
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from controller_bench import Log, spec
@@ -36,15 +36,6 @@ ANY_RUN = {
     "drops": st.sampled_from([0.0, 0.1]),
     "deaths": st.sampled_from([0.01, 0.05]),
 }
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """On a file system in memory where there is one: nothing here looks at what a disk does."""
-    shm = Path("/dev/shm")
-    path = Path(tempfile.mkdtemp(prefix="journal-", dir=shm if shm.is_dir() else None))
-    yield path
-    shutil.rmtree(path)
 
 
 def finish(world: KeptWorld) -> None:
@@ -216,6 +207,25 @@ def test_a_machine_that_was_started_anew_forgets_no_number(folder: Path, monkeyp
     assert sum(topic.ledger.counts.values()) == topic.ledger.lives
 
 
+def test_a_clock_that_shows_less_than_before_goes_on_where_it_was(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container that was started again: the machine is the same, its monotonic clock is not."""
+    opened = open_journal(JournalSettings(str(folder)), config(), Silent())
+    opened.journal.tick()
+    opened.journal.close()
+    os.close(opened.holder)
+    last, passed_s = opened.clock.now, [-1e6]
+    clock = SimpleNamespace(monotonic=lambda: last + passed_s[0], thread_time=time.thread_time)
+    for module in ("journal.recovery", "controller.server"):
+        monkeypatch.setattr(f"transfer_queue.{module}.time", clock)
+    again = open_journal(JournalSettings(str(folder)), config(), Silent())
+    assert again.clock.now >= last
+    before = again.clock.now
+    passed_s[0] += 7.0
+    assert again.clock.read() == pytest.approx(before + 7.0), "deadlines fall due as they would have"
+    passed_s[0] -= 20.0
+    assert again.clock.read() == before, "it never goes back"
+
+
 def test_with_every_reply_on_the_disk_a_machine_that_was_started_anew_has_everybody_back(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     journal = JournalSettings(folder=str(folder), sync="always")
     opened = open_journal(journal, config(), Silent())
@@ -241,6 +251,9 @@ class Calls:
 
     def kept(self) -> int:
         return self._safe
+
+    def rewind(self, calls: int) -> None:
+        raise AssertionError(f"nothing was lost, only {calls} calls of {self._safe} are said to have happened")
 
     def on_event(self, event: m.Event) -> None:
         self.calls.append([event])
@@ -282,6 +295,30 @@ def test_an_observer_is_told_what_it_has_not_kept_and_nothing_twice(folder: Path
         calls = Calls(safe)
         assert restore(folder, world.config, calls) is not None
         assert calls.calls == seen[safe:]
+
+
+class Rewound(Calls):
+    """It keeps everything, and goes back where it has to."""
+
+    def rewind(self, calls: int) -> None:
+        del self.calls[calls:]
+
+
+def test_an_observer_that_kept_what_a_power_cut_took_from_the_journal_goes_back(folder: Path) -> None:
+    world = WatchedWorld(Settings(seed=3, total=30), folder)
+    for _ in range(200):
+        world.step()
+    world.kept.leave()
+    seen, log = world.log.seen.calls, path_of(folder, "log", 0)
+    found = list(pages(memoryview(log.read_bytes())))
+    for page in (found[-1], found[len(found) // 2]):
+        os.truncate(log, page.end)
+        calls = Rewound(len(seen))
+        calls.calls = list(seen)
+        past = restore(folder, world.config, calls)
+        assert past is not None
+        assert calls.calls == seen[: past.core.emitted]
+    assert len(calls.calls) < len(seen)
 
 
 def test_what_a_heartbeat_recorded_is_the_observers_and_is_not_kept(folder: Path) -> None:

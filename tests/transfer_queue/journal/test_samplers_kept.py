@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,15 +36,6 @@ ANY_RUN = {
     "deaths": st.sampled_from([0.01, 0.05]),
 }
 CALM_RUN = {**ANY_RUN, "deaths": st.just(0.01)}  # a run to its end takes long where everybody dies all the time
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """On a file system in memory where there is one: nothing here looks at what a disk does."""
-    shm = Path("/dev/shm")
-    path = Path(tempfile.mkdtemp(prefix="journal-", dir=shm if shm.is_dir() else None))
-    yield path
-    shutil.rmtree(path)
 
 
 @given(snapshot_bytes=st.sampled_from([5_000, 1 << 30]), every=st.integers(20, 90), **ANY_RUN)

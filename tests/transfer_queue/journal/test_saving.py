@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -15,7 +17,7 @@ from controller_bench import Clock, Log
 from controller_world import Settings, World
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from journal_members import gids_of, read_all, reward
+from journal_members import finish, reward
 
 from transfer_queue import messages as m
 from transfer_queue.__main__ import main
@@ -25,12 +27,13 @@ from transfer_queue.controller.image import decoded
 from transfer_queue.errors import QueueError
 from transfer_queue.frozen import from_bytes, to_bytes
 from transfer_queue.local import LocalQueue
-from transfer_queue.saving.folder import Damaged
+from transfer_queue.saving.folder import Damaged, Writing, read_bytes, read_state
 from transfer_queue.saving.loader import load
 from transfer_queue.saving.places import Named, chunks
 from transfer_queue.saving.saver import save
 
 WAIT_S = 10.0
+ROOT = Path(__file__).parents[3]
 
 
 @contextmanager
@@ -47,37 +50,6 @@ def half_done(shards: int, alone: bool = False) -> Iterator[LocalQueue]:
         for client in (rollout, stage) if alone else ():
             client.leave().result(WAIT_S)
         yield queue
-
-
-def finish(queue: LocalQueue, groups: int) -> list[int]:
-    """Train so many more, looking at every byte; returns which."""
-    trained: list[int] = []
-    before = queue.status().topics[0].ledger["trained"]
-    with ExitStack() as stack:
-        rollout, stage, trainer = (stack.enter_context(queue.client(name)) for name in ("rollout-9", "stage-9", "trainer-9"))
-        trainer.close_prompts(run.TOPIC, before + groups).result(WAIT_S)
-        deadline = run.Deadline(30.0)
-        while len(trained) < groups:
-            deadline.check(f"only {trained} were trained")
-            step = run.clock(trainer)
-            leases = rollout.pull(run.TOPIC, step, 8, wait_s=0.0).result(WAIT_S).groups
-            if leases:
-                assert [ids.tolist() for ids in rollout.read_shared(leases, ["prompt_ids"], run.spec())["prompt_ids"]] == [
-                    run.prompt(lease.gid) for lease in leases
-                ]
-                assert run.put_groups(rollout, leases, step) == []
-            taken = stage.take(run.TOPIC, "reward", limit=100, wait_s=0.0).result(WAIT_S)
-            if taken.lease >= 0:
-                read_all(stage, taken)
-                assert reward(stage, taken) == []
-            batch = trainer.take(run.TOPIC, "trainer", limit=4, at_least=4, step=step, wait_s=0.1).result(WAIT_S)
-            if batch.lease >= 0:
-                read = trainer.read(batch.rows, ("prompt_ids", "response_ids", "logprobs", "reward"), run.spec())
-                keys = batch.rows.keys()
-                assert read["reward"].tolist() == [run.reward(*key) for key in keys]
-                trainer.commit(run.TOPIC, "trainer", "policy", 0, step, [batch.lease]).result(WAIT_S)
-                trained += gids_of(batch)
-    return trained
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 1)])
@@ -193,6 +165,33 @@ def test_a_save_that_fails_leaves_nothing_behind_and_none_is_replaced(tmp_path: 
         save(queue.url, tmp_path / "saved")
         with pytest.raises(FileExistsError, match="never replaced"):
             save(queue.url, tmp_path / "saved")
+
+
+def test_two_saves_into_one_folder_do_not_spoil_each_other(tmp_path: Path) -> None:
+    folder = tmp_path / "saved"
+    with Writing(folder) as late:
+        with Writing(folder) as first:
+            late.add(b"late")
+            first.add(b"first")
+            Writing(folder).__exit__(None, None, None)  # one that was refused
+            first.finish(b"of the first")
+        with pytest.raises(FileExistsError, match="never replaced"):
+            late.finish(b"of the late one")
+    assert read_state(folder) == b"of the first"
+    assert [bytes(chunk) for chunk in read_bytes(folder)] == [b"first"]
+    assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_what_a_killed_saver_left_goes_with_the_next_save_into_that_folder(tmp_path: Path) -> None:
+    code = "import os, pathlib, sys; from transfer_queue.saving.folder import Writing; Writing(pathlib.Path(sys.argv[1])); os.kill(os.getpid(), 9)"
+    ended = subprocess.run([sys.executable, "-c", code, str(tmp_path / "saved")], cwd=ROOT, check=False, timeout=WAIT_S)
+    assert ended.returncode == -9
+    (left,) = tmp_path.iterdir()
+    with Writing(tmp_path / "saved.other"):
+        assert left.exists(), "it is of another save"
+    with Writing(tmp_path / "saved"):
+        assert not left.exists()
+    assert list(tmp_path.iterdir()) == []
 
 
 def _full(*_: object) -> int:

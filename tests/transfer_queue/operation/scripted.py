@@ -22,7 +22,7 @@ from transfer_queue.client import Pending, QueueClient
 from transfer_queue.columns import Jagged
 from transfer_queue.errors import QueueError
 from transfer_queue.local import LocalQueue
-from transfer_queue.messages import GroupLease, ModelVersion, OkTaken
+from transfer_queue.messages import GroupLease, ModelVersion, OkTaken, Replay
 
 POLICY, CRITIC = queue_run.TOPIC, "critic"
 SOON_S = 5.0
@@ -55,7 +55,10 @@ class Scripted:
 
 @contextmanager
 def scripted() -> Iterator[Scripted]:
-    critic = msgspec.structs.replace(queue_run.spec(batch=2, staleness=0), name=CRITIC, model=CRITIC)
+    spec = queue_run.spec(batch=2, staleness=1)
+    reward, trainer = spec.consumers
+    trainer = msgspec.structs.replace(trainer, replay=Replay(groups=1, keep_groups=2))
+    critic = msgspec.structs.replace(spec, name=CRITIC, model=CRITIC, consumers=(reward, trainer))
     with LocalQueue([queue_run.spec(batch=2), critic], shards=2, heartbeat_s=300.0) as queue, ExitStack() as stack:
         members = {name: stack.enter_context(queue.client(name, role)) for name, role in ROLES.items()}
         train_critic(members)

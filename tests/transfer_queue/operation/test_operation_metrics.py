@@ -98,6 +98,9 @@ def test_a_topic_that_is_over_keeps_its_totals_and_holds_nothing(url: str) -> No
     assert [of_critic[metric("groups", topic=CRITIC, state=state)] for state in OPEN_STATES] == [0, 0, 0, 0]
     assert of_critic[metric("stage_done_rows_total", topic=CRITIC, stage="reward")] == 4
     assert of_critic[metric("stage_done_rows_total", topic=CRITIC, stage="trainer")] == 4
+    of_replay = ("stage_replayed_groups_total", "stage_replay_kept_groups", "stage_replay_kept_bytes")
+    assert [of_critic[metric(name, topic=CRITIC, stage="trainer")] for name in of_replay] == [0, 0, 0], "its one batch was the last"
+    assert not {metric(name, topic=CRITIC, stage="reward") for name in of_replay} & of_critic.keys(), "it declares none"
     absent = {metric("oldest_group_seconds", topic=CRITIC), metric("stage_oldest_lease_seconds", topic=CRITIC, stage="trainer")}
     assert not absent & of_critic.keys(), "an age of nothing is no 0"
 

@@ -25,6 +25,16 @@ def test_the_example_on_the_page_runs(tmp_path: Path, monkeypatch: pytest.Monkey
         sys.modules.pop("short_first", None)
 
 
+def test_the_example_of_a_replay_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    (code,) = [fence.body for fence in fences(DOCS / "transfer_queue.md") if fence.language == "python" and "Replay(" in fence.body]
+    exec(compile(code, "docs/transfer_queue.md", "exec"), {})
+    first, second, third = capsys.readouterr().out.splitlines()
+    assert first == "[0.0, 1.0, 2.0, 3.0] and again [] replayed before: []"
+    assert second.startswith("[4.0, 5.0, 6.0, 7.0] and again [")
+    assert second.endswith("replayed before: [0, 0]")
+    assert third.startswith("[8.0, 9.0, 10.0, 11.0] and again [")
+
+
 def test_ranks_take_their_parts_through_a_running_queue() -> None:
     spec = topic(m.Sampler("length_balanced", {"ranks": 2}), unit="group")
     spec = m.TopicSpec("t", "policy", spec.columns[1:], spec.consumers, spec.window)

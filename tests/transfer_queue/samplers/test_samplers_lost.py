@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from samplers_desk import Hall, Who, gids, topic
+from samplers_desk import Hall, Who, gids, named, topic
 
 from transfer_queue import messages as m
 from transfer_queue.controller.core import Core, CoreConfig
@@ -198,7 +198,7 @@ def test_a_drain_does_not_wait_for_a_batch_of_which_a_rank_has_no_part() -> None
 
 
 def test_the_status_tells_parts_that_wait_from_leases_and_says_when_a_sampler_is_not_followed() -> None:
-    hall = LossyHall(topic(m.Sampler("rank_aware", {"ranks": 2, "order": "samplers_desk:chosen"})))
+    hall = LossyHall(topic(m.Sampler("rank_aware", {"ranks": 2, "order": named(lambda ready, limit: [])})))
     hall.fill([(0, 1)] * 4)
     hall.judge_part(0, limit=2)
     consumer = hall.consumer()

@@ -166,6 +166,15 @@ def interrupted(loader: QueueLoader) -> None:
         raise KeyboardInterrupt
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """A shell starts what it puts into the background with SIGINT ignored, and so might these tests have been started."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("processes", [0, 2])
 def test_ctrl_c_gives_leases_back_while_a_batch_is_worked_on_and_while_one_is_waited_for(served: Served, processes: int) -> None:
     keys = served.fill(5)

@@ -224,8 +224,9 @@ def test_settings_that_cannot_work_are_refused_at_once(settings: dict[str, Any],
 @pytest.mark.parametrize(
     ("consumer", "settings", "message"),
     [
-        ("nobody", {}, r"is not one of topic 't', which has \['plain', 'weighed', 'writes', 'trains'\]"),
+        ("nobody", {}, r"is not one of topic 't', which has \['plain', 'weighed', 'writes', 'trains', 'replays'\]"),
         ("weighed", {}, "needs weights"),
+        ("replays", {}, "a batch of a loader has no place for them"),
         ("plain", {"share": (0, 2)}, "is not terminal"),
         ("trains", {"share": (0, 2)}, "at most as many ranks as the window's batch has groups"),
         ("plain", {"max_tokens": 9, "token_columns": ("number",)}, r"'number' is no per_token input of 'plain', which has \['ids'\]"),
@@ -243,6 +244,7 @@ def test_consumers_that_the_settings_do_not_fit_are_refused(consumer: str, setti
         m.Consumer("weighed", inputs=("ids",), needs_weights=True),
         m.Consumer("writes", inputs=("ids",), outputs=("made",)),
         m.Consumer("trains", inputs=("ids",), unit="group", terminal=True),
+        m.Consumer("replays", inputs=("ids",), unit="group", terminal=True, replay=m.Replay(groups=1, keep_groups=1)),
     )
     spec = m.TopicSpec("t", "policy", columns, consumers, m.Window(1, None))
     with pytest.raises(ValueError, match=message):
