@@ -62,6 +62,16 @@ class Gather:
         ends = np.roll(begins, -1)  # a range ends where the next one begins; the last one ends last
         return Ranges(blocks=block[begins].tolist(), starts=start[begins].tolist(), stops=stop[ends].tolist())
 
+    def pieces(self, shard: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(block, begin in its extent, bytes) of the rows to fetch from `shard`, [n] each."""
+        if self._all_in(shard):
+            return self._block, self._start, self._lengths
+        rows = self._shard == shard
+        return self._block[rows], self._start[rows], self._lengths[rows]
+
+    def _all_in(self, shard: int) -> bool:
+        return bool((self._shard == shard).all())
+
     def owners(self, shard: int, blocks: Sequence[int]) -> set[int]:
         """gids of the rows that lie in `blocks` of `shard`."""
         return set(self._gids[(self._shards == shard) & np.isin(self._blocks, blocks)].tolist())

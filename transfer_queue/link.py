@@ -87,6 +87,12 @@ class Link:
                 raise self._refusal() from None
             raise QueueGone(f"{self} takes no more messages: {2 * MAX_OUTSTANDING} are queued for it; it hangs or cannot be reached") from None
 
+    @property
+    def up(self) -> bool:
+        """Whether the peer is connected, as far as is known now."""
+        self._listen()
+        return self._up and self._lost_at is None
+
     def pump(self) -> list[Pending[Any]]:
         """Read everything that is there. Returns the requests that got their reply or their error."""
         settled = []

@@ -25,7 +25,13 @@ class Mapping:
         self._descriptor = descriptor
         arena = _attach(descriptor, writable=False)
         self.readable: np.ndarray = arena.array
+        self.words: np.ndarray = arena.array[: arena.nbytes // 4 * 4].view(np.uint32)
+        self.note: np.ndarray = arena.note
         arena.close()
+
+    def writable(self, offset: int, nbytes: int) -> np.ndarray:
+        """Writable uint8 [nbytes] from `offset` on; what is written there faults in page by page."""
+        return self._writable[0].array[offset : offset + nbytes]
 
     def room(self, offset: int, nbytes: int) -> np.ndarray:
         """Writable uint8 [nbytes] from `offset` on, its pages mapped: a shard hands out ranges that other writers warmed, and to fault them in here

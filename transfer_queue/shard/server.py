@@ -95,7 +95,7 @@ class ShardServer:
             self.answers.draining = True
 
     def _is_drained(self) -> bool:
-        return self._drained_by is not None and (not self.answers.store.blocks or time.monotonic() >= self._drained_by)
+        return self._drained_by is not None and (self.answers.is_drained() or time.monotonic() >= self._drained_by)
 
     def run(self) -> str:
         """Answer until the directive says stop and only shards are left, or the controller is gone.
