@@ -113,7 +113,10 @@ class Ahead:
 
     def _next(self) -> bool:
         """Whether the region that was asked for is in use now."""
-        if self._asked is None or not self._asked.done():
+        if self._asked is None:
+            return False
+        self._peer.link.pump()  # who only writes looks at no replies
+        if not self._asked.done():
             return False
         asked, self._asked = self._asked, None
         try:

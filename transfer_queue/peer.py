@@ -83,7 +83,7 @@ class Peer:
 
 def _close(holds: Holds, link: Link, process: int) -> None:
     """What was reserved ahead and not used is given back. In a forked child the socket is the parent's."""
-    if os.getpid() == process:
+    if os.getpid() == process and link.up:
         with contextlib.suppress(QueueGone, QueueRefused):
             link.post(sm.Seal())
     holds.close()

@@ -139,3 +139,22 @@ def reader(url: str) -> None:
             found = msgspec.json.decode(line, type=list[m.Slice])
             kept.append(read(client, found))
             say(str(int(kept[-1].sum(dtype=np.int64))))
+
+
+def killed_in_a_put(url: str, name: str, step: str) -> None:
+    """Says the gid and the seed of each row that was acknowledged; the last put is its end."""
+    import ahead_writers as writers
+
+    with QueueClient.connect(url, name=name, role="rollout") as client:
+        seeds = iter(range(1000 * int(step), 1000 * int(step) + 1000))
+
+        def put() -> None:
+            seed = next(seeds)
+            stored = client.put(writers.TOPIC, {"ids": values(*writers.shape(seed), seed)})
+            say(f"{m.unpacked(stored.gids)[0]} {seed}")
+
+        writers.reserved(client, put)
+        for _ in range(3):
+            put()
+        writers.kill_at(int(step))
+        put()

@@ -1,6 +1,6 @@
-"""Small rows out of regions without a word to the shard: found by the numbers of their blocks, copied, and then looked at whether they were still there.
+"""Small rows out of regions without a word to the shard: found by the numbers of their blocks, copied, and looked at again.
 
-What was freed before the copy was made is not there; then the ordinary way says what became of it. See `transfer_queue.shard.region`.
+What was freed before the copy was made is not there then; what became of it, the ordinary way says. See `transfer_queue.shard.region`.
 """
 
 from __future__ import annotations

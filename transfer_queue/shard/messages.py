@@ -54,7 +54,7 @@ class Reserve(ShardRequest, frozen=True):
 
 
 class ReserveAhead(ShardRequest, frozen=True):
-    """A region for small puts to come, which this connection writes by itself; after Join only. → ReservedAhead. See `transfer_queue.shard.region`."""
+    """A region for small puts to come, which this connection writes by itself; after Join only. → ReservedAhead. See `shard.region`."""
 
     owner: str
 

@@ -62,7 +62,7 @@ def write_head(region: np.ndarray, begin: int, first: int, cuts: np.ndarray) -> 
     """Before the columns at `begin`: how they are cut, u32 [C, G + 1]."""
     columns, marks = cuts.shape
     head = begin - HEAD.size
-    HEAD.pack_into(region, head, first, marks - 1, columns, 0)
+    HEAD.pack_into(region.data, head, first, marks - 1, columns, 0)
     region[head - cuts.nbytes : head] = cuts.reshape(-1).view(np.uint8)
 
 
@@ -70,7 +70,7 @@ def read_head(region: np.ndarray, begin: int) -> tuple[int, np.ndarray] | None:
     """(first block, int64 [C, G + 1] marks from `begin` on), or None where no writer of ours wrote this."""
     if not PUTS_AT + HEAD.size <= begin <= len(region) or begin % ALIGN:
         return None
-    first, groups, columns, _ = HEAD.unpack_from(region, begin - HEAD.size)
+    first, groups, columns, _ = HEAD.unpack_from(region.data, begin - HEAD.size)
     nbytes = 4 * columns * (groups + 1)
     if not columns or not 0 < groups <= BLOCKS - first or begin - HEAD.size - nbytes < PUTS_AT:
         return None

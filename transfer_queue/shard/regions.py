@@ -18,7 +18,6 @@ from transfer_queue.shard.extents import aligned
 from transfer_queue.shard.messages import LIFE_BITS
 from transfer_queue.shard.refused import Refused
 from transfer_queue.shard.region import (
-    BLOCKS,
     IN_REGION,
     INDEX_BITS,
     PUTS_AT,
@@ -44,7 +43,7 @@ SHARE = 8  # this part of the capacity, at most, is room that is reserved ahead
 class Region:
     """`puts`: those that are known, begin → end. Both, like all that a writer says, are counted from the region's begin."""
 
-    __slots__ = ("begin", "known", "left", "memory", "number", "owner", "puts", "seen", "shut", "source", "writer")
+    __slots__ = ("ahead", "begin", "known", "left", "memory", "number", "owner", "puts", "seen", "shut", "source", "writer")
 
     def __init__(self, number: int, begin: int, memory: np.ndarray, owner: str, source: bytes, writer: Writer) -> None:
         self.number, self.begin, self.memory = number, begin, memory
@@ -53,6 +52,7 @@ class Region:
         self.seen: set[int] = set()  # where columns begin, of puts and of what turned out to be none
         self.known: set[int] = set()  # blocks of puts, by place in the region
         self.left = 0  # of these, blocks that were not freed
+        self.ahead = REGION_BYTES  # of it, what counts as reserved and not used
         self.shut = False  # what is written there from now on is no put
 
     @property
@@ -79,7 +79,7 @@ class Regions:
         self._vacant = deque[int]()  # slots
         self._table: np.ndarray | None = None
         self._life = 0
-        self.ahead_bytes = 0  # of those that are open: what is no known put's
+        self.ahead_bytes = 0  # of all regions
 
     def begin(self, life: int) -> None:
         self._life = life
@@ -93,7 +93,7 @@ class Regions:
         if sum(region.source == source for region in self._open.values()) >= MOST_OPEN:
             raise Refused("too_many", f"this connection has {MOST_OPEN} regions: fill and seal one of them, or Write")
         taken = len(self._open) * REGION_BYTES
-        if REGION_BYTES > min(room, self._most_bytes - taken):
+        if min(room, self._most_bytes - taken) < REGION_BYTES:
             raise Refused("capacity", f"{taken} bytes are reserved ahead, {self._most_bytes} may be, {room} are free: Write instead")
         begin = self._space.take(REGION_BYTES) if self._has_slot() else None
         if begin is None:
@@ -123,10 +123,18 @@ class Regions:
         return region
 
     def revoke(self) -> None:
-        """Nothing new is taken in: a put that is not there by now will not be. Its writer looks for this after it wrote, so one of us sees the other."""
+        """Room ahead is taken back: a put that is not there by now will not be. Its writer looks for this after it wrote, so one of us sees the
+        other. The memory stays its writer's until it is through."""
         for region in self._open.values():
             region.memory[REVOKED_AT] = 1
+            self._lower(region, region.ahead)
         fence()
+
+    def _lower(self, region: Region, nbytes: int) -> None:
+        """So much less is reserved ahead; nothing is where that was taken back."""
+        less = min(nbytes, region.ahead)
+        region.ahead -= less
+        self.ahead_bytes -= less
 
     # ------------------------------------------------------------ puts
 
@@ -172,7 +180,7 @@ class Regions:
         region.known.update(blocks)
         region.left += groups
         region.puts[begin - head] = end
-        self.ahead_bytes -= end - begin + head
+        self._lower(region, end - begin + head)
         extent = Extent(region.first + first, region.owner, region.begin + begin, marks, b"", None, head)
         extent.through = True
         return extent
@@ -200,18 +208,20 @@ class Regions:
                 yield from self._close(region)
 
     def shut(self, owner: str) -> None:
-        """`owner` ended; its process may still write there for a while."""
+        """`owner` ended. Its process may still write there for a while, until it looks: then it is told that it ended."""
         for region in self._open.values():
-            region.shut = region.shut or region.owner == owner
+            if region.owner == owner:
+                region.shut = True
+                region.memory[REVOKED_AT] = 1
+                self._lower(region, region.ahead)
 
     def _close(self, region: Region) -> Iterator[Extent]:
         """Nobody writes there any more: what is no put's is free."""
         yield from self._look(region)
         region.shut = True
         del self._open[region.number]
-        rests = list(region.rests())
-        self.ahead_bytes -= PUTS_AT + sum(nbytes for _, nbytes in rests)
-        self._space.give(rests)
+        self._lower(region, region.ahead)
+        self._space.give(list(region.rests()))
         self._forget(region)
 
     def _forget(self, region: Region) -> None:

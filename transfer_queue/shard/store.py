@@ -57,6 +57,9 @@ class Store:
         """Room for the columns, for the connection `source`; `writer` may copy them there by itself. Raises Refused."""
         self._check_owner(owner)
         needed = check_cuts(cuts)
+        if needed > self._room() and self.regions.ahead_bytes:  # who needs room now is before who may need it
+            self.regions.revoke()
+            self.look()
         if needed > self._room():
             raise Refused("capacity", self._full(needed))
         marks = marks_of(cuts)
@@ -136,9 +139,8 @@ class Store:
             raise Refused("stale_owner", f"owner={owner!r} was declared dead: what it writes would never be freed; register again")
 
     def _full(self, needed: int) -> str:
-        ahead = f", {self.regions.ahead_bytes} reserved ahead" if self.regions.ahead_bytes else ""
         return (
-            f"{needed} bytes do not fit: {self.used_bytes} of capacity_bytes={self.capacity_bytes} are used{ahead}; nothing was stored. "
+            f"{needed} bytes do not fit: {self.used_bytes} of capacity_bytes={self.capacity_bytes} are used; nothing was stored. "
             "The topics' budget_bytes admit more than the shards hold: lower them, or add shards or capacity"
         )
 
@@ -196,7 +198,7 @@ class Store:
     # ------------------------------------------------------------ end
 
     def free(self, blocks: Iterable[int]) -> int:
-        """Returns the bytes freed, of blocks that were known before. Unknown numbers are ignored: freeing is idempotent."""
+        """Returns the bytes freed. Unknown numbers are ignored: freeing is idempotent."""
         numbered = list(blocks)
         self._know(numbered)
         before = self.used_bytes
