@@ -23,7 +23,7 @@ def copied(peer: Peer, gathers: Sequence[Gather]) -> bool:
     if memory is None or peer.freed or not peer.link.up:
         return False
     pieces = [gather.pieces(peer.index) for gather in gathers]
-    blocks = np.concatenate([block for block, _, _ in pieces])
+    blocks = pieces[0][0] if len(pieces) == 1 else np.concatenate([block for block, _, _ in pieces])
     if not (blocks & IN_REGION).all() or sum(int(lengths.sum()) for _, _, lengths in pieces) > MOST_BYTES:
         return False
     extents = find(memory, blocks)
@@ -45,10 +45,11 @@ def _copy(memory: Mapping, begins: np.ndarray, starts: np.ndarray, lengths: np.n
     """The bytes [begins, begins + lengths) one after the other; None where a slice is none that a writer of ours made, which the shard then says."""
     if not len(begins):
         return np.empty(0, dtype=np.uint8)
-    if (starts < 0).any() or (starts + lengths > REGION_BYTES).any() or (begins + lengths > len(memory.readable)).any():
+    if starts.min() < 0 or (starts + lengths).max() > REGION_BYTES or (begins + lengths).max() > len(memory.readable):
         return None
     if len(begins) == 1:
-        return memory.readable[int(begins[0]) : int(begins[0] + lengths[0])].copy()
+        begin, nbytes = begins.item(), lengths.item()
+        return memory.readable[begin : begin + nbytes].copy()
     targets = offsets_of(lengths)
     out = np.empty(int(targets[-1]), dtype=np.uint8)
     copy_runs(memory.readable, begins, lengths, out, targets[:-1])

@@ -26,6 +26,7 @@ from transfer_queue.wire import Frame, encode
 MAX_OUTSTANDING = 1000  # requests without a reply on one connection
 GRACE_S = 1.0  # a lost connection may come back within this time
 _EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_DISCONNECTED
+_POLLIN = int(zmq.POLLIN)  # of what zmq names, `&` makes an object
 _KEYS = "the keys of the two sides do not fit, or only one side has any; pass the client.key of this run, or none where the run has none"
 
 Decode = Callable[[list[Frame]], "tuple[int, Any, Exception | None]"]  # frames of a message → (request's id, reply, error in its place)
@@ -164,7 +165,7 @@ class Link:
 
 
 def _readable(socket: zmq.Socket[bytes]) -> bool:
-    return bool(cast(int, socket.get(zmq.EVENTS)) & zmq.POLLIN)
+    return bool(cast(int, socket.get(zmq.EVENTS)) & _POLLIN)
 
 
 def _close(socket: zmq.Socket[bytes], monitor: zmq.Socket[bytes]) -> None:

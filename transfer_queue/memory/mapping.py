@@ -25,7 +25,8 @@ class Mapping:
         self._descriptor = descriptor
         arena = _attach(descriptor, writable=False)
         self.readable: np.ndarray = arena.array
-        self.words: np.ndarray = arena.array[: arena.nbytes // 4 * 4].view(np.uint32)
+        self.words: np.ndarray = arena.array.view(np.uint32)
+        self.bytes = memoryview(arena.array)  # the same as `readable`, for whoever looks at a few numbers: an array costs more than they do
         self.note: np.ndarray = arena.note
         arena.close()
 
