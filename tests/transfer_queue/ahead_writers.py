@@ -11,6 +11,7 @@ from types import FrameType
 from typing import Any
 
 import queue_run as run
+from queue_processes import values
 
 from transfer_queue import messages as m
 from transfer_queue.ahead import Room
@@ -38,6 +39,22 @@ def reserved(client: QueueClient, write: Callable[[], object]) -> None:
 
 def shape(seed: int) -> tuple[int, int]:
     return 1, 1 + seed % 400
+
+
+def put_until_killed(url: str, line: int) -> None:
+    with QueueClient.connect(url, name=f"writer-{line}", role="rollout") as client:
+        seeds = iter(range(1000 * line, 1000 * line + 1000))
+
+        def put() -> None:
+            seed = next(seeds)
+            stored = client.put(TOPIC, {"ids": values(*shape(seed), seed)})
+            os.write(1, b"%d %d\n" % (m.unpacked(stored.gids)[0], seed))  # at once: others say something, too
+
+        reserved(client, put)
+        for _ in range(3):
+            put()
+        kill_at(line)
+        put()
 
 
 def kill_at(step: int) -> None:

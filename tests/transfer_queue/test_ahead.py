@@ -10,7 +10,8 @@ import queue as queues
 import random
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import ahead_writers as writers
 import numpy as np
@@ -22,7 +23,7 @@ from queue_processes import COLUMN, Process, read, refs, values
 from transfer_queue import copying
 from transfer_queue import messages as m
 from transfer_queue.client import QueueClient
-from transfer_queue.errors import Gone
+from transfer_queue.errors import Gone, QueueError
 from transfer_queue.local import LocalQueue
 from transfer_queue.shard import messages as sm
 from transfer_queue.shard.region import IN_REGION, REGION_BYTES, region_of
@@ -51,18 +52,21 @@ def comes_down(client: QueueClient, what: str, to: int = 0) -> None:
 
 def said_to_shards(client: QueueClient, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     said: list[str] = []
+
+    def heard(post: Callable[..., None], request: sm.ShardRequest, frames: Sequence[object] = ()) -> None:
+        said.append(type(request).__name__)
+        post(request, frames)
+
     for peer in client._peers.values():
-        post = peer.link.post
-        monkeypatch.setattr(peer.link, "post", lambda request, frames=(), post=post: (said.append(type(request).__name__), post(request, frames))[1])
+        monkeypatch.setattr(peer.link, "post", partial(heard, peer.link.post))
     return said
 
 
 def test_a_small_put_and_its_read_say_nothing_to_the_shard(queue, monkeypatch):
     with member(queue, "quiet") as client:
-        client.shard_status()
-        put, got = [values(3, 100, seed) for seed in range(20)], []
+        put = [values(3, 100, seed) for seed in range(20)]
         for peer in client._peers.values():
-            peer.freed = False
+            peer.freed = False  # as after any read: what it freed itself, a client asks for once
         said = said_to_shards(client, monkeypatch)
         slices = [client.write([0, 1, 1], {COLUMN: rows})[COLUMN] for rows in put]
         got = [read(client, found) for found in slices]
@@ -175,6 +179,7 @@ def test_a_reader_in_the_midst_of_puts_and_discards_gets_the_right_bytes_or_none
     finally:
         sys.setswitchinterval(interval)
     assert sum(outcomes.values()) == 400
+    assert outcomes[True], "a test in which nothing was read shows nothing"
 
 
 def test_a_slice_that_leads_out_of_its_region_is_an_error_and_no_crash(queue):
@@ -235,17 +240,15 @@ def test_an_idle_writer_with_reserved_room_does_not_keep_a_shard_from_draining()
 
 
 def test_writers_that_are_killed_at_any_line_of_a_put_leave_what_was_acknowledged_and_nothing_else():
-    with LocalQueue([SPEC], shards=1, heartbeat_s=300.0) as queue, queue.client("observer") as observer, contextlib.ExitStack() as stack:
-        names = [f"writer-{step}" for step in range(writers.LINES)]
-        killed = [stack.enter_context(Process("killed_in_a_put", queue.url, name, str(step))) for step, name in enumerate(names)]
+    with LocalQueue([SPEC], shards=1, heartbeat_s=300.0) as queue, queue.client("observer") as observer:
         acknowledged: dict[int, int] = {}
-        for process in killed:
-            while line := process.popen.stdout.readline():
-                gid, seed = map(int, line.split())
+        with Process("killed_in_puts", queue.url, str(writers.LINES)) as killed:
+            while not (said := killed.heard()).startswith("ended"):
+                gid, seed = map(int, said.split())
                 acknowledged[gid] = seed
-            assert process.popen.wait(20) == -9, "it was to die inside the put"
-        for name in names:
-            observer.member_dead(name, "killed by the test").result(5.0)
+        assert said.split()[1:] == ["9"] * writers.LINES, "each was to die inside the put"
+        for line in range(writers.LINES):
+            observer.member_dead(f"writer-{line}", "killed by the test").result(5.0)
         assert run.comes_to_use(observer, sum(values(*writers.shape(seed), seed).nbytes for seed in acknowledged.values()))
         comes_down(observer, "ahead_bytes")
         comes_down(observer, "held_bytes")
@@ -257,11 +260,11 @@ def test_writers_that_are_killed_at_any_line_of_a_put_leave_what_was_acknowledge
         assert run.comes_to_use(observer, 0)
 
 
-def test_what_only_a_shard_may_say_is_refused(queue):
-    with member(queue, "asking") as client:
-        peer = next(iter(client._peers.values()))
-        for _ in range(2):
-            with contextlib.suppress(Exception):
-                peer.ask(sm.ReserveAhead(owner=client.owner)).result(5.0)
-        with pytest.raises(Exception, match="has 2 regions"):
+def test_a_connection_reserves_no_more_than_two_regions(queue):
+    with queue.client("asking") as client:
+        client.discard(client.write([0], {COLUMN: values(*SMALL)})[COLUMN])  # which asks for the first
+        (peer,) = client._peers.values()
+        assert isinstance(peer.ask(sm.ReserveAhead(owner=client.owner)).result(5.0)[0], sm.ReservedAhead)
+        with pytest.raises(QueueError, match="has 2 regions") as refused:
             peer.ask(sm.ReserveAhead(owner=client.owner)).result(5.0)
+        assert refused.value.code == "too_many"
