@@ -92,6 +92,16 @@ class Link:
                 raise self._refusal() from None
             raise QueueGone(f"{self} takes no more messages: {2 * MAX_OUTSTANDING} are queued for it; it hangs or cannot be reached") from None
 
+    @property
+    def up(self) -> bool:
+        """Whether the peer is connected, as far as is known now."""
+        self._listen()
+        return self._up and self._lost_at is None
+
+    def look(self) -> list[Pending[Any]]:
+        """`pump`, where no poll came before."""
+        return self.pump(_readable(self.socket), _readable(self.monitor))
+
     def pump(self, comes: bool, changes: bool) -> list[Pending[Any]]:
         """Read everything that is there. Returns the requests that got their reply or their error. `comes`, `changes`: what a poll said of `socket`
         and of `monitor` just now."""
