@@ -90,7 +90,7 @@ class HostCache:
     """`spare` + 1 slots. Thread-safe. Other processes reach a slot's memory by its arena's descriptor, under a lease taken here for them.
 
     `spare` 0 saves a model's memory: a version is written over the one before once that was read, and nothing is served meanwhile. For who can ask
-    for a version again, should that fail. (One that nobody read yet stays, or a reader that is slower than the versions come would never find any.)
+    for a version again, should that fail. (One that nobody read yet stays, or a reader slower than the versions come would never find any.)
     """
 
     def __init__(self, spare: int = 1, clock: Clock = time.monotonic) -> None:

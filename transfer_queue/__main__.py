@@ -60,7 +60,7 @@ def _shard(options: argparse.Namespace) -> int:
     if options.attached:
         end_with_stdin()
     sizes = options.capacity_bytes, options.keep_bytes
-    return parts.run_shard(options.index, options.controller, _security(options.key), options.bind, *sizes, say)
+    return parts.run_shard(options.index, options.controller, _security(options.key), options.bind, *sizes, options.drain_s, say)
 
 
 def _status(options: argparse.Namespace) -> int:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from typing import cast
 
 import msgspec
 import zmq
@@ -17,6 +16,7 @@ from transfer_queue.controller.inputs import Forgotten, Inputs
 from transfer_queue.controller.members import Member
 from transfer_queue.controller.runtime import Observer
 from transfer_queue.controller.shards import Shards
+from transfer_queue.draining import drains
 from transfer_queue.messages import Drain, Reply, Request, Stop
 from transfer_queue.security import Security, bind
 from transfer_queue.wire import decode_request, encode, id_of
@@ -26,6 +26,7 @@ FROZEN_S = 2.0  # a loop that comes round so much later than it meant to was sto
 LOOK_S = 1.0  # longest single wait: a stop inside it is told from waiting for a deadline only by what is left of it
 QUIET_S = 0.25  # after the last member left, so that whoever watches the run gets its last answer
 DRAINED = "drained"  # why a run was stopped that was asked to end in order
+_POLLIN, _NAME = int(zmq.POLLIN), int(zmq.NOBLOCK | zmq.SNDMORE)  # once: an operation on zmq's own enumeration costs as much as a send
 QUEUE = 4096  # unread messages a connection, each way; a client waits for at most 1000 replies, so that one with more unread never reads
 
 
@@ -51,17 +52,24 @@ class LoopClock:
 
 class Server:
     def __init__(
-        self, core: Core, socket: zmq.Socket[bytes], security: Security | None, clock: LoopClock, inputs: Inputs | None = None
+        self,
+        core: Core,
+        socket: zmq.Socket[bytes],
+        security: Security | None,
+        clock: LoopClock,
+        inputs: Inputs | None = None,
+        drain_s: float | None = None,
     ) -> None:
-        """`clock` is the one that `core` was made with."""
+        """`clock` is the one that `core` was made with. `drain_s`: how long what is under way may take once the run drains; None: any time."""
         self.core = core
         self.shards = Shards(core, security, self._on_unreachable)
         self.socket = socket
         self._clock = clock
         self._inputs = Forgotten() if inputs is None else inputs
         self._checked, self._worked = clock.read(), time.thread_time()  # for gaps
-        self._drain_s: float | None = None  # how long what is under way may take, once it was asked for
-        self._drained_by: float | None = None  # when that is over
+        self._drain_s = math.inf if drain_s is None else drain_s
+        self._asked = False  # to drain, by a signal
+        self._drained_by: float | None = None  # when what is under way must be over
 
     def run(self, grace_s: float) -> None:
         """Serve until the run is stopped and its members left, or `grace_s` after the stop."""
@@ -77,13 +85,13 @@ class Server:
                 return
             self._turn(min(end, self._drain(now)))
 
-    def drain(self, within_s: float) -> None:
-        """Hand nothing new out from now on, and stop the run when what is under way is done, or after `within_s`. For a signal's handler."""
-        self._drain_s = within_s
+    def drain(self) -> None:
+        """Hand nothing new out from now on, and stop the run when what is under way is done, or after `drain_s`. For a signal's handler."""
+        self._asked = True
 
     def _drain(self, now: float) -> float:
-        """Goes on with it; returns when it is to be looked at again, though nothing comes."""
-        if self._drain_s is None or self.core.stopped:
+        """Goes on with it, whoever asked for it; returns when it is to be looked at again, though nothing comes."""
+        if self.core.stopped or not (self._asked or self.core.draining):
             return math.inf
         if self._drained_by is None:
             self._drained_by = now + self._drain_s
@@ -134,10 +142,9 @@ class Server:
     def _receive(self) -> None:
         now = self._clock.read()
         for _ in range(BURST):
-            try:
-                connection, *frames = self.socket.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
+            if not cast(int, self.socket.get(zmq.EVENTS)) & _POLLIN:  # asked, for an exception at the end costs more than the rest of the way
                 return
+            connection, *frames = self.socket.recv_multipart(zmq.NOBLOCK)
             before, now = now, self._clock.read()
             if now - before > FROZEN_S:  # before this message is taken in, or it would count as heard at the end of a gap that is then forgiven
                 self._notice_gap(-math.inf)
@@ -178,7 +185,8 @@ class Server:
         if not connection.startswith(life):
             return False  # of an earlier start of this controller: the same name would be somebody else's connection by now
         try:
-            self.socket.send_multipart([connection[len(life) :], encode(reply)], zmq.NOBLOCK)
+            self.socket.send(connection[len(life) :], _NAME)
+            self.socket.send(encode(reply), zmq.NOBLOCK)
         except zmq.ZMQError as error:
             if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
                 raise
@@ -208,7 +216,8 @@ def serve(
     """Bind, call `ready` with the endpoint (port 0 resolved), and serve until the run is stopped and all members left, or `grace_s` after the stop.
 
     `attach` gets the state machine once, before the first request: an observer may read it (`status`, `members`) while it is
-    called, and changes nothing. `drain_s`: SIGTERM ends the run in order, within so long (main thread only); None leaves the signal alone.
+    called, and changes nothing. `drain_s`: SIGTERM and Ctrl-C drain the run, within so long; once more ends the process at once (main thread only).
+    None leaves the signals alone.
     `transfer_queue.journal.serving.serve` is the same with a journal.
     Raises ValueError for a bind beyond loopback without keys, and for topics that cannot work.
     """
@@ -217,26 +226,13 @@ def serve(
     core.measure_cpu_by(time.thread_time)
     if attach is not None:
         attach(core)
-    server = Server(core, router(), security, clock)
+    server = Server(core, router(), security, clock, drain_s=drain_s)
     try:
-        ready(_bind(server.socket, bind, security))
-        with drains(server, drain_s):
+        with drains(server.drain, drain_s is not None):
+            ready(_bind(server.socket, bind, security))
             server.run(grace_s)
     finally:
         server.close()
-
-
-@contextlib.contextmanager
-def drains(server: Server, drain_s: float | None) -> Iterator[None]:
-    """SIGTERM makes the server drain, for as long as this lasts."""
-    if drain_s is None:
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, lambda *_: server.drain(drain_s))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def router() -> zmq.Socket[bytes]:

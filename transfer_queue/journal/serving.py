@@ -10,7 +10,8 @@ from pathlib import Path
 from transfer_queue.controller.config import CoreConfig
 from transfer_queue.controller.core import Core
 from transfer_queue.controller.runtime import Observer
-from transfer_queue.controller.server import Server, drains, router
+from transfer_queue.controller.server import Server, router
+from transfer_queue.draining import drains
 from transfer_queue.journal.recovery import open_journal
 from transfer_queue.journal.settings import JournalSettings
 from transfer_queue.journal.snapshot import save
@@ -40,14 +41,12 @@ def serve(
     opened = open_journal(journal, config, observer_factory(), (lambda core: None) if attach is None else attach)
     opened.core.measure_cpu_by(time.thread_time)
     try:
-        server = Server(opened.core, router(), security, opened.clock, opened.journal)
+        server = Server(opened.core, router(), security, opened.clock, opened.journal, drain_s)
         try:
-            ready(_bind(server, Path(journal.folder) / ENDPOINT, bind, security))
-            if opened.back:
-                server.shards.remind()
-                if opened.core.draining and drain_s is not None:  # killed meanwhile: nobody else would end it
-                    server.drain(drain_s)
-            with drains(server, drain_s):
+            with drains(server.drain, drain_s is not None):
+                ready(_bind(server, Path(journal.folder) / ENDPOINT, bind, security))
+                if opened.back:
+                    server.shards.remind()
                 server.run(grace_s)
         finally:
             server.close()

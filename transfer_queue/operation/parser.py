@@ -13,6 +13,7 @@ from transfer_queue.shard.store import KEEP_BYTES
 LOOPBACK = "tcp://127.0.0.1:0"
 CAPACITY_BYTES = 1 << 32
 DRAIN_S = 10.0
+UNDER_WAY = "how long what is under way may take, and then members to leave"
 WATCH_S = 2.0
 MOST_SHARDS = 256
 MOST_BYTES = 1 << 44
@@ -43,7 +44,7 @@ def _serve(commands: Commands) -> None:
     _bytes(serve)
     _key(serve, "server.key: needed as soon as something listens beyond loopback")
     serve.add_argument("--metrics", metavar="[HOST:]PORT", help="serve metrics for Prometheus there; without HOST on loopback; 0: any free port")
-    _drain(serve)
+    _drain(serve, UNDER_WAY)
 
 
 def _controller(commands: Commands) -> None:
@@ -51,7 +52,7 @@ def _controller(commands: Commands) -> None:
     _file(controller)
     _bind(controller, "it")
     _key(controller, "server.key: needed as soon as it listens beyond loopback")
-    _drain(controller)
+    _drain(controller, UNDER_WAY)
     back = "keep what it needs to come back in this folder: whoever starts the same command again after a kill has the same controller again"
     controller.add_argument("--journal", type=Path, metavar="DIR", help=back)
     again = f"how long that takes, at most about: with fewer seconds it writes snapshots of its state more often (default {REPLAY_S:g})"
@@ -67,6 +68,7 @@ def _shard(commands: Commands) -> None:
     _bind(shard, "it")
     _bytes(shard)
     _key(shard, "client.key, where the queue has keys")
+    _drain(shard, "how long it keeps what it has for readers, taking nothing new in")
     _attached(shard)
 
 
@@ -129,8 +131,8 @@ def _key(parser: argparse.ArgumentParser, text: str) -> None:
     parser.add_argument("--key", type=Path, metavar="FILE", help=text)
 
 
-def _drain(parser: argparse.ArgumentParser) -> None:
-    text = f"time that members have to leave (default {DRAIN_S:g})"
+def _drain(parser: argparse.ArgumentParser, text: str) -> None:
+    text = f"after Ctrl-C or SIGTERM, {text} (default {DRAIN_S:g})"
     parser.add_argument("--drain-s", type=_within(float, 0, HOUR_S), default=DRAIN_S, metavar="S", help=text)
 
 

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import logging
-import signal
-import threading
 from collections.abc import Callable
 from functools import partial
-from types import FrameType
 
 from transfer_queue.client import QueueClient
 from transfer_queue.controller import server as controller
@@ -15,16 +12,15 @@ from transfer_queue.controller.config import CoreConfig
 from transfer_queue.controller.core import COMPLETED, Core
 from transfer_queue.journal import serving as kept
 from transfer_queue.journal.settings import JournalSettings
-from transfer_queue.messages import Event, StallReport
-from transfer_queue.operation.probe import FAILURES
+from transfer_queue.messages import Drain, Event, StallReport
 from transfer_queue.security import Security
 from transfer_queue.shard import server as shard
 from transfer_queue.waits import render
 
 log = logging.getLogger(__name__)
 
-TERMINATED = "terminated"  # the reason of a run that SIGTERM or Ctrl-C ended
-STOP_S = 5.0  # deadline of a stop, which a healthy controller answers at once
+TERMINATED = "terminated"  # why a run drains
+STOP_S = 5.0  # deadline of what a healthy controller answers at once
 
 Say = Callable[[str], None]  # one line to whoever started us
 
@@ -41,6 +37,8 @@ class Announcer:
             self.reason = event.reason
             self.in_order = event.reason == COMPLETED or bool(event.data.get("asked"))
             log.log(logging.INFO if self.in_order else logging.ERROR, "the run stops: %s", event.reason)
+        elif event.kind == "run" and event.dst == "drain":
+            log.info("the run drains: %s", event.reason)
         elif event.kind == "run":  # a fault of ours, or of a member that raised; or the controller itself was stopped for a while
             log.warning("%s %s", event.reason, event.data.get("traceback", event.data))
         elif event.kind == "slow":
@@ -50,8 +48,9 @@ class Announcer:
 
 
 def run_controller(config: CoreConfig, bind: str, security: Security | None, drain_s: float, say: Say, journal: JournalSettings | None = None) -> int:
-    """Serve until the run is stopped and its members left, or `drain_s` after the stop; SIGTERM and Ctrl-C stop it. Returns the exit code: 0 where it
-    completed or was asked to end. Says where it listens, then why it ended. Main thread only. Raises ValueError or OSError before it listens.
+    """Serve until the run is stopped and its members left, or `drain_s` after the stop. SIGTERM and Ctrl-C drain it: what is under way has `drain_s`,
+    then it is stopped; once more ends this process at once. Returns the exit code: 0 where it completed or was asked to end. Says where it listens,
+    then why it ended. Main thread only. Raises ValueError or OSError before it listens.
 
     `journal`: lets it come back, at the same endpoint, when it is started again after a kill."""
     if journal is not None and config.comeback_s == 0:
@@ -62,54 +61,32 @@ def run_controller(config: CoreConfig, bind: str, security: Security | None, dra
         core.send_stall_to(_tell_stall)
 
     def ready(endpoint: str) -> None:
-        _end_in_order(endpoint, security)
         say(f"controller at {endpoint}")
 
-    if journal is None:
-        serve: Callable[..., None] = controller.serve
-    else:
-        serve = partial(kept.serve, journal=journal)
-    serve(config, lambda: announcer, bind=bind, security=security, ready=ready, grace_s=drain_s, attach=attach)
+    serve: Callable[..., None] = controller.serve if journal is None else partial(kept.serve, journal=journal)
+    serve(config, lambda: announcer, bind=bind, security=security, ready=ready, grace_s=drain_s, attach=attach, drain_s=drain_s)
     say(f"ended: {announcer.reason}")
     return 0 if announcer.in_order else 1
 
 
-def run_shard(index: int, url: str, security: Security | None, bind: str, capacity_bytes: int, keep_bytes: int, say: Say) -> int:
-    """Serve until the run has ended; SIGTERM and Ctrl-C stop it, for without these bytes it cannot go on. Says where it listens, then why it ended.
-    Main thread only."""
+def run_shard(index: int, url: str, security: Security | None, bind: str, capacity_bytes: int, keep_bytes: int, drain_s: float, say: Say) -> int:
+    """Serve until the run has ended. SIGTERM and Ctrl-C drain the shard, or leave it to the run where that drains itself; once more ends this process
+    at once. Says where it listens, then why it ended. Main thread only."""
     name = f"shard-{index}"
 
     def ready(endpoint: str) -> None:
-        _end_in_order(url, security)
         say(f"{name} at {endpoint}")
 
-    reason = shard.serve(name, url, security, bind=bind, capacity_bytes=capacity_bytes, keep_bytes=keep_bytes, ready=ready)
+    sizes = {"capacity_bytes": capacity_bytes, "keep_bytes": keep_bytes}
+    reason = shard.serve(name, url, security, bind=bind, **sizes, ready=ready, drain_s=drain_s)
     say(f"ended: {reason}")
     return 0
 
 
-def stop(url: str, security: Security | None, reason: str = TERMINATED) -> None:
-    """Ask the run to end: everybody is told, and the controller waits for them. Raises QueueTimeout, QueueGone, QueueRefused, QueueError."""
+def drain(url: str, security: Security | None) -> None:
+    """Ask the run to drain and to end then. Raises QueueTimeout, QueueGone, QueueRefused, QueueError."""
     with QueueClient.outsider(url, security=security) as client:
-        client.stop(reason).result(STOP_S)
-
-
-def _end_in_order(url: str, security: Security | None) -> None:
-    """SIGTERM and Ctrl-C stop the run. Once more, and this process ends at once, for then the first had no effect, or takes too long."""
-    keys = security.worker() if security is not None else None
-
-    def ask() -> None:
-        try:
-            stop(url, keys)
-        except FAILURES as error:
-            log.error("the run was to be stopped, and could not be asked to: %s. The same signal once more ends this process", error)
-
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_DFL)
-        threading.Thread(target=ask, name="stop", daemon=True).start()  # it interrupts the loop anywhere: the request takes the way of everybody's
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, on_signal)
+        client.submit(Drain(reason=TERMINATED)).result(STOP_S)
 
 
 def _tell_stall(report: StallReport) -> None:

@@ -1,7 +1,7 @@
 """A queue by one command: controller and shards as processes, metrics beside them, and all of them ended together.
 
-Ctrl-C or SIGTERM asks the run to end; members are told and have `drain_s` to leave; once more ends everything at once. The death of the controller
-or of a shard ends the run. If this process is killed, the others notice and end by themselves.
+Ctrl-C or SIGTERM drains the run: nothing new is handed out, and what is under way has `drain_s`; then members have as long to leave; once more ends
+everything at once. The death of the controller or of a shard ends the run. If this process is killed, the others notice and end by themselves.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import msgspec
 from transfer_queue.client import QueueClient
 from transfer_queue.operation import settings_file
 from transfer_queue.operation.child import Child
-from transfer_queue.operation.parts import STOP_S, Say, stop
+from transfer_queue.operation.parts import STOP_S, Say, drain
 from transfer_queue.operation.probe import FAILURES
 from transfer_queue.operation.signals import Signals
 from transfer_queue.security import Security, check_bind
 
 START_S = 30.0  # until controller and shards are up
-LATE_S = 5.0  # beyond `drain_s`: the controller ends by itself, then the shards hear of it
+LATE_S = 5.0  # beyond what it may take: the controller ends by itself, then the shards hear of it
 LOOK_S = 1.0  # longest single wait
 
 
@@ -63,8 +63,8 @@ class Service:
                     if deadline is not None:
                         return self._give_up("asked twice")
                     self._say("stopping (once more to end at once)")
-                    deadline = time.monotonic() + self._options.drain_s + LATE_S
-                    self._stop()
+                    deadline = time.monotonic() + 2 * self._options.drain_s + LATE_S
+                    self._drain()
                 self._look()
                 if deadline is None and not self._has_controller():
                     deadline = time.monotonic() + LATE_S
@@ -87,7 +87,7 @@ class Service:
         served = (str(options.file), "--bind", options.bind, "--drain-s", str(options.drain_s))
         controller = self._child(stack, "controller", "controller", *served, *key)
         self._url = self._up(controller, deadline)
-        sizes = ("--capacity-bytes", str(options.capacity_bytes), "--keep-bytes", str(options.keep_bytes))
+        sizes = ("--capacity-bytes", str(options.capacity_bytes), "--keep-bytes", str(options.keep_bytes), "--drain-s", str(options.drain_s))
         where = ("--controller", self._url, "--bind", options.shard_bind)
         shards = [
             self._child(stack, f"shard-{index}", "shard", "--index", str(index), *where, *sizes, *key) for index in range(options.shards)
@@ -137,9 +137,10 @@ class Service:
         except FAILURES as error:
             self._say(f"the controller could not be told: {error}")
 
-    def _stop(self) -> None:
+    def _drain(self) -> None:
+        """By a message, for a supervisor may have told the controller itself, and a second signal would end it at once."""
         try:
-            stop(self._url, self._security)
+            drain(self._url, self._security)
         except FAILURES as error:
             self._say(f"the controller could not be asked to end: {error}")
 

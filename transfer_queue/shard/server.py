@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import signal
+import math
 import time
 from collections.abc import Callable
 
@@ -13,6 +13,7 @@ import zmq
 
 from transfer_queue import security as sec
 from transfer_queue.client import QueueClient
+from transfer_queue.draining import drains
 from transfer_queue.errors import QueueError, QueueGone, QueueTimeout
 from transfer_queue.messages import Directive
 from transfer_queue.shard import messages as m
@@ -44,8 +45,9 @@ def serve(
     """Serve until the run ends; returns the reason. `name` ends in the shard's index ("shard-0"); `ready` gets the endpoint once it is registered.
 
     `capacity_bytes`: most bytes that are stored. `keep_bytes`: free memory above it goes back to the system; what stays is warm, and new bytes are
-    copied there ten times as fast. `drain_s`: on SIGTERM (main thread only) nothing new is taken in, and the shard leaves when its last bytes are
-    freed, or after so long: what it still has is lost then. None leaves the signal alone.
+    copied there ten times as fast. `drain_s`: on SIGTERM and Ctrl-C (main thread only) nothing new is taken in, and the shard leaves when its last
+    bytes are freed, or after so long: what it still has is lost then. Where the run drains or stops itself, it ends with that. Once more ends the
+    process at once. None leaves the signals alone.
 
     Raises QueueTimeout, QueueRefused when the controller cannot be joined, ValueError or OSError when `bind` is refused.
     """
@@ -58,12 +60,11 @@ def serve(
         served = {"shard": endpoint, "server_key": server_key}
         with QueueClient.connect(controller_url, name=name, role="shard", security=keys, endpoints=served) as client:
             answers.store.begin(client.incarnation)
-            server = ShardServer(socket, client, answers)
-            if drain_s is not None:
-                signal.signal(signal.SIGTERM, lambda *_: server.drain(drain_s))
-            if ready is not None:
-                ready(endpoint)
-            return server.run()
+            server = ShardServer(socket, client, answers, drain_s)
+            with drains(server.drain, drain_s is not None):
+                if ready is not None:
+                    ready(endpoint)
+                return server.run()
     finally:
         socket.close()
         answers.close()
@@ -84,25 +85,29 @@ def _check_reachable(endpoint: str) -> None:
 
 
 class ShardServer:
-    def __init__(self, socket: zmq.Socket[bytes], client: QueueClient, answers: Answers) -> None:
+    def __init__(self, socket: zmq.Socket[bytes], client: QueueClient, answers: Answers, drain_s: float | None = None) -> None:
+        """`drain_s`: how long readers may take once it drains; None: any time."""
         self.socket, self.client, self.answers = socket, client, answers
+        self._drain_s = math.inf if drain_s is None else drain_s
         self._drained_by: float | None = None
 
-    def drain(self, within_s: float) -> None:
-        """Take nothing new in, and end when nothing is left, or after `within_s`. For a signal's handler."""
+    def drain(self) -> None:
+        """Take nothing new in, and end when nothing is left, or after `drain_s`. For a signal's handler."""
         if self._drained_by is None:
-            self._drained_by = time.monotonic() + within_s
-            self.answers.draining = True
+            self._drained_by = time.monotonic() + self._drain_s
 
     def _is_drained(self) -> bool:
-        return self._drained_by is not None and (not self.answers.store.blocks or time.monotonic() >= self._drained_by)
+        """Never where the run drains, or stops, itself: what is under way there can only be finished with us."""
+        if self._drained_by is None or not self.answers.draining:
+            return False
+        return self.answers.is_drained() or time.monotonic() >= self._drained_by
 
     def run(self) -> str:
         """Answer until the directive says stop and only shards are left, or the controller is gone.
 
         Raises QueueError when the controller holds us for dead, QueueTimeout when it hangs: losing the bytes of a run must not look like a clean end.
         """
-        watch = self.client.watch(busy=self.answers.told)
+        watch, asked = self.client.watch(busy=self.answers.told), False
         heard_at = time.monotonic()
         waiting = 0
         while True:
@@ -122,7 +127,8 @@ class ShardServer:
             if directive.state == "stop" and self._alone(directive):
                 self._leave()
                 return directive.reason
-            watch = self.client.watch(seen=directive.revision, busy=self.answers.told)
+            self.answers.draining = asked and directive.state not in ("drain", "stop")
+            watch, asked = self.client.watch(seen=directive.revision, busy=self.answers.told), self._drained_by is not None
 
     def _leave(self) -> None:
         with contextlib.suppress(QueueGone, QueueTimeout, QueueError):

@@ -6,6 +6,7 @@ import random
 import re
 import signal
 import threading
+import time
 from pathlib import Path
 
 import msgspec
@@ -40,6 +41,16 @@ def train(client: QueueClient, count: int) -> int:
     return client.commit("sums", "train", "m", 0, 0, [batch.lease]).result(5).version
 
 
+def became(client: QueueClient, state: str) -> str:
+    """Waits for it; the reason."""
+    directive = client.watch(wait_s=0.0).result(5).directive
+    deadline = time.monotonic() + 10
+    while directive.state != state:
+        assert time.monotonic() < deadline, directive
+        directive = client.watch(seen=directive.revision, wait_s=1.0).result(5).directive
+    return directive.reason
+
+
 @pytest.mark.e2e
 def test_a_queue_serves_until_its_topics_are_over_and_ends_with_zero() -> None:
     with Serving(EXAMPLE, "--shards", "2", "--metrics", "0") as serving:
@@ -72,9 +83,9 @@ def test_a_signal_tells_the_members_and_then_ends_everything(number: signal.Sign
             serving.process.send_signal(number)
             assert pending.result(10).done
             directive = client.watch(wait_s=0.0).result(5).directive
-            assert (directive.state, directive.reason) == ("stop", "terminated")
+            assert (directive.state, directive.reason) == ("stop", "drained")
             client.leave().result(5)
-        assert serving.until("ended: ") == "terminated"
+        assert serving.until("ended: ") == "drained"
         assert serving.ends() == (0, "")
         assert gone(children)
 
@@ -90,11 +101,15 @@ def test_a_supervisor_that_tells_every_process_at_once_gets_the_same_end() -> No
             (group,) = client.pull("sums", loaded=0, limit=1).result(5).groups
             for process in (*children, serving.process):
                 process.send_signal(signal.SIGTERM)
-            assert client.watch(seen=client.watch(wait_s=0.0).result(5).directive.revision, wait_s=0.0).result(5).directive.state == "stop"
+            became(client, "drain")
+            threading.Event().wait(1.5)  # beyond a shard's next look at the run
             found = client.read_shared([group], ["question"], client.topic("sums"))
             assert found["question"] == ["1 + 1"], "who has to finish something still can"
+            row = RowPut(group.gid, group.fence, 0, {}, 1, 0, 0)
+            assert client.put_rows("sums", [row], {group.gid: 1}, {"answer": ["2"]}).closed == [], "also where every shard was told to end"
+            assert became(client, "stop") == "drained"
             client.leave().result(5)
-        assert serving.until("ended: ") == "terminated"
+        assert serving.until("ended: ") == "drained"
         assert serving.ends() == (0, "")
         assert gone(children)
 
