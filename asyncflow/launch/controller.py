@@ -25,7 +25,7 @@ from transfer_queue.security import Security
 
 MODEL_ROLES = ("rollout", "trainer")  # their loops compute with the policy, whatever stages say
 RECORDED = "recorded.json"  # file of the journal's folder: how far the recorder was at the last snapshot
-SNAPSHOT_BYTES = 4 << 20  # between two snapshots of the journal: some thousand requests, which are back within a second
+REPLAY_S = 1.0  # processor time, at most about, in which a controller is back out of its journal
 
 sources()  # taken, and kept, where the fork server imports this: every start runs what was loaded then, whatever is edited meanwhile
 
@@ -39,7 +39,7 @@ def run(config: bytes, out: Connection | None) -> int:
     serve = server.serve
     if settings.queue.journal:
         folder.mkdir(mode=0o700, exist_ok=True)
-        serve = partial(serving.serve, journal=JournalSettings(str(folder), snapshot_bytes=SNAPSHOT_BYTES))
+        serve = partial(serving.serve, journal=JournalSettings(str(folder), replay_s=REPLAY_S))
     with Recorder(settings.run_dir, device_count(settings), folder / RECORDED if settings.queue.journal else None) as recorder:
 
         def attach(core: Core) -> None:
