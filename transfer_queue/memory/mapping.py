@@ -26,7 +26,7 @@ class Mapping:
         arena = _attach(descriptor, writable=False)
         self.readable: np.ndarray = arena.array
         self.words: np.ndarray = arena.array.view(np.uint32)
-        self.bytes = memoryview(arena.array)  # the same as `readable`, for whoever looks at a few numbers: an array costs more than they do
+        self.bytes = arena.array.data  # the same as `readable`, for whoever looks at a few numbers: an array costs more than they do
         self.note: np.ndarray = arena.note
         arena.close()
 
