@@ -6,21 +6,18 @@ Limits and peers are measured in the same run, taking turns with ours. See bench
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-
-import msgspec
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, Python knows only this folder, and takes this file for the package
 
 from benchmarks.harness import Results, Row, arguments, finish, machine
-from benchmarks.processes import idle_share, usage
 from benchmarks.queue_bench import bulk, memory, samples, sockets
 from benchmarks.queue_bench.asking import ROOT
 from benchmarks.queue_bench.measure import Bench
 from benchmarks.queue_bench.peers import Peers
 from benchmarks.queue_bench.scope import full, quick
+from benchmarks.quiet import judged
 
 PARTS: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "put-get": bulk.one_client,
@@ -34,30 +31,6 @@ PARTS: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "memory": memory.per_payload,
 }
 UNTIMED = {"memory"}
-BUSY = 0.2  # share of the CPU that others may take before and after a part; beyond it nothing is claimed
-
-
-def measured(name: str, bench: Bench, is_quick: bool) -> list[Row]:
-    """The rows of one part; goals are judged only where the machine had nothing else to do."""
-    if is_quick:
-        return [unclaimed(row, "--quick") for row in PARTS[name](bench)]
-    before = others_share()
-    rows = list(PARTS[name](bench))
-    busy = max(before, others_share())
-    if busy > BUSY and name not in UNTIMED:
-        return [unclaimed(row, f"others took {busy:.0%} of the CPU") for row in rows]
-    return rows
-
-
-def unclaimed(row: Row, why: str) -> Row:
-    return msgspec.structs.replace(row, met=None, note="; ".join(filter(None, [row.note, f"not claimed: {why}"])))
-
-
-def others_share() -> float:
-    """Of the machine's CPU, looked at for a second in which this benchmark does nothing."""
-    before = usage({})
-    time.sleep(1.0)
-    return 1.0 - idle_share(before, usage({}))
 
 
 def main() -> None:
@@ -70,7 +43,7 @@ def main() -> None:
     with Peers(args.peers, wanted=not args.no_peers) as peers:
         bench = Bench(quick() if args.quick else full(), peers)
         for name in args.only or PARTS:
-            results.add(*measured(name, bench, args.quick))
+            results.add(*judged(lambda name=name: PARTS[name](bench), is_quick=args.quick, timed=name not in UNTIMED))
     finish(results, args.json)
 
 

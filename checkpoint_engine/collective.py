@@ -50,14 +50,6 @@ def check_timeout(timeout_s: float) -> float:
     return timeout_s
 
 
-def listen(host: str) -> socket.socket:
-    """A listening socket of `host` only, on a free port (a store that binds itself would listen on every interface)."""
-    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
-    listener.bind((host, 0))
-    listener.listen(128)
-    return listener
-
-
 def address_towards(host: str) -> str:
     """The local address whose interface leads to `host`: where this rank listens for the others."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -128,26 +120,6 @@ class Group:
         self._group = self._store = None
         if owned[0] is not None:
             threading.Thread(target=owned.clear, name="group-destroy", daemon=True).start()
-
-
-def host_store(host: str, timeout_s: float) -> dist.TCPStore:
-    """Rank 0's store on a free port of `host`."""
-    import torch.distributed as dist
-
-    listener = listen(host)
-    port = listener.getsockname()[1]
-    deadline = timedelta(seconds=check_timeout(timeout_s))
-    return dist.TCPStore(host, port, None, True, deadline, wait_for_workers=False, master_listen_fd=listener.detach())
-
-
-def join_store(host: str, port: int, timeout_s: float) -> dist.TCPStore:
-    """A receiver's connection to the store. Raises GroupError when nobody answers in time."""
-    import torch.distributed as dist
-
-    try:
-        return dist.TCPStore(host, port, None, False, timedelta(seconds=check_timeout(timeout_s)), wait_for_workers=False)
-    except (RuntimeError, dist.DistError) as error:
-        raise GroupError(f"the group's store at {host}:{port} did not answer within {timeout_s} s: {_first_line(error)}") from error
 
 
 def _make(store: dist.Store, rank: int, world: int, host: str, timeout_s: float, backend: str) -> Any:

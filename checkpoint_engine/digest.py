@@ -6,7 +6,9 @@ from the keys of the connection.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,6 +19,10 @@ from checkpoint_engine.manifest import Manifest, TensorMeta, dtype_name
 
 if TYPE_CHECKING:
     import torch
+
+
+_THREADS = min(4, os.cpu_count() or 1)
+_LARGE_BYTES = 64 << 20
 
 
 def bytes_digest(data: np.ndarray) -> str:
@@ -48,8 +54,16 @@ def weights_digest(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
 
 
 def digested(manifest: Manifest, data: np.ndarray) -> Manifest:
-    """`manifest` with the digest of every tensor in `data` (uint8 [>= total_bytes]) and of the version filled in."""
-    tensors = tuple(msgspec.structs.replace(meta, digest=bytes_digest(data[meta.offset : meta.offset + meta.nbytes])) for meta in manifest.tensors)
+    """`manifest` with the digest of every tensor in `data` (uint8 [>= total_bytes]) and of the version filled in. Everybody waits for it, so a large
+    version is hashed by several threads, its largest tensors first."""
+
+    def digest(meta: TensorMeta) -> str:
+        return bytes_digest(data[meta.offset : meta.offset + meta.nbytes])
+
+    order = sorted(manifest.tensors, key=lambda meta: -meta.nbytes)
+    with ThreadPoolExecutor(_THREADS if manifest.total_bytes >= _LARGE_BYTES else 1, thread_name_prefix="digest") as pool:
+        found = dict(zip((meta.name for meta in order), pool.map(digest, order), strict=True))
+    tensors = tuple(msgspec.structs.replace(meta, digest=found[meta.name]) for meta in manifest.tensors)
     weights = msgspec.structs.replace(manifest.weights, digest=version_digest(tensors))
     return msgspec.structs.replace(manifest, weights=weights, tensors=tensors)
 
@@ -59,17 +73,27 @@ class DigestMismatch(ValueError):
 
 
 class Verifier:
-    """Checks tensors as they arrive, front to back, so that hashing overlaps with the transfer. Nothing is loadable before `finish`."""
+    """Hashes bytes as they arrive, front to back: a large tensor bucket by bucket, while each is warm and the next one travels. Nothing is loadable
+    before `finish`."""
 
     def __init__(self, manifest: Manifest, data: np.ndarray) -> None:
-        self._manifest, self._data, self._next = manifest, data, 0
+        self._manifest, self._data = manifest, data
+        self._next = 0  # tensors before it are whole
+        self._hash, self._hashed = xxhash.xxh3_128(), 0  # of that one so far, and how many of its bytes
 
     def arrived(self, nbytes: int) -> None:
         """The first `nbytes` bytes are there. Raises DigestMismatch."""
         tensors = self._manifest.tensors
-        while self._next < len(tensors) and tensors[self._next].offset + tensors[self._next].nbytes <= nbytes:
-            self._check(tensors[self._next])
-            self._next += 1
+        while self._next < len(tensors):
+            meta = tensors[self._next]
+            there = min(nbytes - meta.offset, meta.nbytes)
+            if there > self._hashed:
+                self._hash.update(self._data[meta.offset + self._hashed : meta.offset + there].data)
+                self._hashed = there
+            if there < meta.nbytes:
+                return
+            self._check(meta, self._hash.hexdigest())
+            self._next, self._hash, self._hashed = self._next + 1, xxhash.xxh3_128(), 0
 
     def finish(self) -> None:
         """Everything is there. Raises DigestMismatch."""
@@ -77,7 +101,6 @@ class Verifier:
         if self._next != len(self._manifest.tensors) or version_digest(self._manifest.tensors) != self._manifest.weights.digest:
             raise DigestMismatch(f"{self._manifest.weights}: the tensors do not add up to the version's digest; it is not loaded")
 
-    def _check(self, meta: TensorMeta) -> None:
-        found = bytes_digest(self._data[meta.offset : meta.offset + meta.nbytes])
+    def _check(self, meta: TensorMeta, found: str) -> None:
         if found != meta.digest:
             raise DigestMismatch(f"{self._manifest.weights}: tensor {meta.name!r} has digest {found}, published was {meta.digest}; it is not loaded")

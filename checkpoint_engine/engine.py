@@ -16,10 +16,12 @@ import numpy as np
 import torch
 
 from checkpoint_engine.broadcast import broadcast_buffer, check_bucket
-from checkpoint_engine.cache import HostCache, Lease, NoFreeSlot
-from checkpoint_engine.collective import Group, GroupError, address_towards, host_store, join_store
+from checkpoint_engine.cache import HostCache, NoFreeSlot
+from checkpoint_engine.collective import Group, GroupError, address_towards
 from checkpoint_engine.digest import Verifier, digested
+from checkpoint_engine.hosted_board import HostedBoard, JoinedBoard
 from checkpoint_engine.manifest import Manifest, check_manifest
+from checkpoint_engine.slot import Lease
 from checkpoint_engine.weights_id import WeightsId
 
 _LEASE_S = 300.0
@@ -87,7 +89,7 @@ class CollectiveEngine(CheckpointEngine):
     ) -> None:
         self._bucket_bytes = check_bucket(bucket_bytes)
         self._is_master, self._host, self._backend, self._timeout_s, self._device = is_master, host, backend, timeout_s, device
-        self._store: Any = None
+        self._board: HostedBoard | None = None  # the master's
         self._group: Group | None = None
         self._rank = 0
         self._sent = 0
@@ -96,9 +98,9 @@ class CollectiveEngine(CheckpointEngine):
     def prepare(self) -> Metadata:
         if not self._is_master:
             return Metadata(self._host, 0)
-        if self._store is None:
-            self._store = host_store(self._host, self._timeout_s)
-        return Metadata(self._host, self._store.port)
+        if self._board is None:
+            self._board = HostedBoard(self._host, self._timeout_s)
+        return Metadata(self._host, self._board.port)
 
     @classmethod
     def build_topology(cls, trainer_world_size: int, rollout_world_size: int, metadata: Sequence[Metadata]) -> tuple[Topology, Topology]:
@@ -116,9 +118,10 @@ class CollectiveEngine(CheckpointEngine):
         self._rank = rank
         if rank < 0:
             return
-        store = self._store if rank == 0 else join_store(master_metadata.host, master_metadata.port, self._timeout_s)
-        own = self._host if rank == 0 else address_towards(master_metadata.host)
-        self._group = Group(store, rank, world_size, own, self._timeout_s, self._backend)
+        host, port = master_metadata.host, master_metadata.port
+        board = self._board if self._board is not None else JoinedBoard(host, port, self._timeout_s)
+        own = self._host if rank == 0 else address_towards(host)
+        self._group = Group(board.store(), rank, world_size, own, self._timeout_s, self._backend)
 
     async def send_weights(self, weights: Iterable[tuple[str, torch.Tensor]], label: WeightsId | None = None) -> WeightsId:
         label = WeightsId("model", 0, self._sent) if label is None else label
@@ -146,7 +149,9 @@ class CollectiveEngine(CheckpointEngine):
     def finalize(self) -> None:
         if self._group is not None:
             self._group.close()
-        self._group, self._store = None, None
+        if self._board is not None:
+            self._board.close()
+        self._group, self._board = None, None
 
     async def _serve(self, weights: WeightsId | None) -> AsyncIterator[tuple[str, torch.Tensor]]:
         lease = self._lease(weights)

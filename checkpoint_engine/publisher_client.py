@@ -128,7 +128,7 @@ class PublisherClient:
             arena, self.path = self._mappings.attach(slot.descriptor), "shared"
         except ArenaUnreachable:
             arena, self.path = self._spare, "bytes"
-        self._pins.keep_only(slot.slots)
+        self._pins.keep_only((*slot.slots, self._spare.nonce))
         self._mappings.keep_only(slot.slots)
         try:
             manifest = copy_out(arena, weights, tensors)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import zmq
 
 from checkpoint_engine import messages as m
-from checkpoint_engine.cache import HostCache, Lease
+from checkpoint_engine.cache import HostCache
 from checkpoint_engine.collective import import_torch
 from checkpoint_engine.digest import DigestMismatch
 from checkpoint_engine.link import Link
@@ -25,6 +25,7 @@ from checkpoint_engine.manifest import ManifestError
 from checkpoint_engine.pull import LEASE_S as LEASE_OF_LOAN_S
 from checkpoint_engine.pull import PullFailed, pull_newest
 from checkpoint_engine.seat import Seat, SeatLost
+from checkpoint_engine.slot import Lease
 from checkpoint_engine.wakeup import Wakeup
 from checkpoint_engine.weights_id import WeightsId
 from checkpoint_engine.wire import Secure
@@ -58,7 +59,8 @@ class Receiver:
     """Starts receiving at once. `member`: this process's name, unique per incarnation (death notices carry it).
 
     `on_ready(weights)` after a version became loadable, `on_error(error)` for every failed transfer and for what ends the thread, `on_transfer`
-    when one begins (True) and is over (False): all run on the receiver's thread. `collective` False: pull only. Any thread may call the methods.
+    when one begins (True) and is over (False): all run on the receiver's thread. `collective` False: pull only. `spare`: slots beside the one that is
+    served, where bytes come into memory of this process; with 0 nothing is served while they come. Any thread may call the methods.
     """
 
     def __init__(
@@ -110,8 +112,9 @@ class Receiver:
     @contextlib.contextmanager
     def get_weights(self, weights: WeightsId | None = None, lease_s: float = LEASE_S) -> Iterator[Lease]:
         """Hold a version (None: the newest, without a race against the next one) while it is loaded: an iterable of (name, view into the cache)
-        whose `weights` is the label. Views are read-only by contract and end with the context. Past `lease_s` seconds the slot gets other memory;
-        what is read here stays intact. Raises NotInCache."""
+        whose `weights` is the label. Views are read-only and end with the context; one of a slot that is mapped from the publisher ends the process
+        if it is written to (see `readable.py`). Past `lease_s` seconds the slot gets other memory; what is read here stays intact. Raises NotInCache.
+        """
         lease = self._cache.lease(self.member, lease_s, weights)
         if lease is None:
             raise NotInCache(f"{weights or 'any version'} is not in the cache of {self.member} (newest: {self.latest()}); load latest()")
@@ -173,7 +176,7 @@ class Receiver:
                 self._transferring(lambda: self._receive(record))
             case m.Lapsed():
                 self.counters.lapsed += 1
-                self._lapsed.add(record.lease)
+                self._lapsed |= {loan.number for loan in self._cache.loans()} & {record.lease}
             case m.Refused():
                 self._on_error(PullFailed(f"the publisher refused something of {self.member} ({record.code}): {record.message}"))
 

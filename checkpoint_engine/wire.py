@@ -29,6 +29,7 @@ __all__ = [
     "decode_to_publisher",
     "encode",
     "host_of",
+    "new_socket",
 ]
 
 
@@ -74,7 +75,7 @@ def bind_router(bind: str, secure: Secure | None) -> tuple[zmq.Socket[bytes], st
         raise ValueError(f"bind = {bind!r} leaves this machine and `secure` is None: refused, anyone could replace weights; give keys or 127.0.0.1")
     if host in ("*", "0.0.0.0", "::"):
         raise ValueError(f"bind = {bind!r} names no address that others could connect to: refused; bind one address of this host")
-    socket = _socket(zmq.ROUTER)
+    socket = new_socket(zmq.ROUTER)
     socket.ipv6 = ":" in host
     socket.maxmsgsize = _MOST_MESSAGE_BYTES
     key = secure.server(socket) if secure else ""
@@ -87,7 +88,7 @@ def connect_dealer(endpoint: str, secure: Secure | None) -> zmq.Socket[bytes]:
     address, _, key = endpoint.partition(" ")
     if key and secure is None:
         raise ValueError(f"endpoint {address} wants keys and `secure` is None: not connected; pass the run's keys")
-    socket = _socket(zmq.DEALER)
+    socket = new_socket(zmq.DEALER)
     socket.ipv6 = ":" in host_of(endpoint)
     if secure and key:
         secure.client(socket, key)
@@ -95,7 +96,8 @@ def connect_dealer(endpoint: str, secure: Secure | None) -> zmq.Socket[bytes]:
     return socket
 
 
-def _socket(kind: int) -> zmq.Socket[bytes]:
+def new_socket(kind: int) -> zmq.Socket[bytes]:
+    """Neither bound nor connected; drops what it cannot deliver, and bounds what lags behind."""
     # The process's one context, which is never terminated: a context of one's own blocks for ever when it is collected before its sockets.
     socket: zmq.Socket[bytes] = zmq.Context.instance().socket(kind)
     socket.linger = 0

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from shared_arena.descriptor import HEADER_BYTES, PREFIX, Descriptor, new_nonce, open_arena
+from shared_arena.descriptor import HEADER_BYTES, NOTE_AT, PREFIX, Descriptor, new_nonce, open_arena
 
 if TYPE_CHECKING:
     import torch
@@ -24,7 +24,10 @@ MADV_POPULATE_READ = 22  # of Linux; Python's mmap has no name for it. Of shared
 
 
 class Arena:
-    """`nbytes` of shared memory behind a header. Views keep the mapping alive; the descriptor closes with `close` or with the object."""
+    """`nbytes` of shared memory behind a header. Views keep the mapping alive; the descriptor closes with `close` or with the object.
+
+    `note`: int64 [1] in the header, 0 at first: a word of the owner's to whoever attaches.
+    """
 
     def __init__(self, nbytes: int = 0, *, user: str = "memory") -> None:
         """`user`: a word for whoever looks at the processes of a host, e.g. "weights"."""
@@ -56,6 +59,7 @@ class Arena:
         self._writable = writable
         self._memory: mmap.mmap | None = mmap.mmap(self._fd, size, mmap.MAP_SHARED, access)
         self.array = np.frombuffer(self._memory, dtype=np.uint8)[HEADER_BYTES:]
+        self.note = np.frombuffer(self._memory, dtype=np.int64, count=1, offset=NOTE_AT)
 
     def grow(self, nbytes: int) -> None:
         """Make room for `nbytes`. Older views stay valid (the pages are the same); take new ones to see the added room."""
@@ -101,6 +105,7 @@ class Arena:
         """Close the descriptor and forget the mapping; pages go when the last view of any process does."""
         self._finalizer()
         self.array = np.zeros(0, dtype=np.uint8)
+        self.note = np.zeros(1, dtype=np.int64)
         self._memory = None
         self.nbytes = 0
 

@@ -15,6 +15,7 @@ import msgspec
 HEADER_BYTES = mmap.PAGESIZE  # before the bytes; the nonce begins it
 PREFIX = "asyncflow-"
 NONCE_BYTES = 16
+NOTE_AT = 16  # in the header: `Arena.note`
 
 
 class Descriptor(msgspec.Struct, frozen=True, array_like=True):

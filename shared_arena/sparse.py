@@ -36,6 +36,7 @@ class PrivateArena:
         self.nbytes = whole_pages(nbytes)
         self._memory = mmap.mmap(-1, self.nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0))
         self.array = np.frombuffer(self._memory, dtype=np.uint8)
+        self.note = np.zeros(1, dtype=np.int64)
 
     def punch(self, offset: int, nbytes: int) -> None:
         """Give the whole pages [offset, offset + nbytes) back to the system; what they held is gone."""

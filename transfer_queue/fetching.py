@@ -1,4 +1,4 @@
-"""One read from all the shards it concerns at once: looked at where their memory is mapped, else as frames."""
+"""One read from all the shards it concerns at once: few bytes are copied, more looked at, where their memory is mapped; else they come as frames."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from transfer_queue.copying import copied
 from transfer_queue.errors import Gone, QueueError, QueueGone
 from transfer_queue.gather import Gather
 from transfer_queue.memory.buffers import Buffers
@@ -25,6 +26,8 @@ def fetch(gathers: Sequence[Gather], peer_of: Callable[[int], Peer], buffers: Bu
         for shard in sorted(set[int]().union(*(gather.shards() for gather in gathers))):
             peer = peer_of(shard)
             peer.open(timeout_s)
+            if copied(peer, gathers):
+                continue
             parts.append(Received(peer, gathers, buffers) if peer.memory is None else Mapped(peer, gathers, buffers))
         gone = set[int]().union(*(part.take(timeout_s) for part in parts))
     except BaseException:  # whatever it is, Ctrl-C included: what the others were granted is given back
@@ -62,6 +65,7 @@ class Mapped:
             reply, _ = self._pending.result(timeout_s)
         except QueueError as error:
             return self._otherwise(error, timeout_s)
+        self._peer.freed = False
         if isinstance(reply, sm.NotFound):
             return set[int]().union(*(gather.owners(shard, reply.gone) for gather in self._gathers))
         assert self._peer.memory is not None  # or nothing would have been asked to be held

@@ -33,6 +33,7 @@ class Gather:
         self._shard, self._block, self._start, self._stop = table[first].T.copy()  # each [U]; bytes in the extent of the block
         self._lengths = self._stop - self._start
         self._sources: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # shard → its bytes, and where in them its rows begin
+        self._whole: np.ndarray | None = None  # all rows, one after the other
         self._check()
 
     def _check(self) -> None:
@@ -62,6 +63,13 @@ class Gather:
         ends = np.roll(begins, -1)  # a range ends where the next one begins; the last one ends last
         return Ranges(blocks=block[begins].tolist(), starts=start[begins].tolist(), stops=stop[ends].tolist())
 
+    def pieces(self, shard: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(block, begin in its extent, bytes) of the rows to fetch from `shard`, [n] each."""
+        rows = self._shard == shard
+        if rows.all():
+            return self._block, self._start, self._lengths
+        return self._block[rows], self._start[rows], self._lengths[rows]
+
     def owners(self, shard: int, blocks: Sequence[int]) -> set[int]:
         """gids of the rows that lie in `blocks` of `shard`."""
         return set(self._gids[(self._shards == shard) & np.isin(self._blocks, blocks)].tolist())
@@ -73,6 +81,8 @@ class Gather:
             raise ValueError(f"shard {shard} sent {len(frame)} bytes of column {self.name!r}, {starts[-1]} were asked for")
         if len(starts) > 1:  # another column may have all that is read here
             self._sources[shard] = frame, starts[:-1]
+            if len(starts) > len(self._lengths):
+                self._whole = frame
 
     def map(self, shard: int, memory: np.ndarray, blocks: np.ndarray, offsets: np.ndarray) -> None:
         """The rows of `shard` lie in `memory`: the extent of blocks[i] (ascending) begins at offsets[i]."""
@@ -95,6 +105,8 @@ class Gather:
 
     def _in_place(self) -> np.ndarray | None:
         """A view, where all rows lie side by side in the order asked for."""
+        if self._whole is not None:
+            return self._as_values(self._whole)
         ((shard, (source, starts)),) = self._sources.items()
         lengths = self._lengths[self._shard == shard]
         begins, lengths, _ = merged(starts, lengths, offsets_of(lengths)[:-1])
@@ -103,8 +115,11 @@ class Gather:
         if not len(begins):
             return np.empty(0, dtype=self.dtype)
         check_runs(source, begins, lengths)
-        found = source[int(begins[0]) : int(begins[0] + lengths[0])]
-        return found.view(self.dtype) if found.ctypes.data % self.dtype.alignment == 0 else None  # a frame begins anywhere
+        return self._as_values(source[int(begins[0]) : int(begins[0] + lengths[0])])
+
+    def _as_values(self, found: np.ndarray) -> np.ndarray | None:
+        """None where it is not aligned: a frame begins anywhere."""
+        return found.view(self.dtype) if found.__array_interface__["data"][0] % self.dtype.alignment == 0 else None
 
     def _copied(self, buffers: Buffers) -> np.ndarray:
         spread = np.arange(len(self._lengths)) if self._spread is None else self._spread

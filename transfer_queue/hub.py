@@ -20,12 +20,14 @@ class Hub:
 
     def __init__(self) -> None:
         self._links: list[Link] = []
+        self._watched: list[tuple[Any, int]] = []  # the sockets of all links, as a poll takes them
         self._chores: dict[Link, Callable[[], None]] = {}
         self._fresh: set[Pending[Any]] = set()  # settled, neither told nor awaited yet
 
     def add(self, link: Link, chore: Callable[[], None] | None = None) -> Link:
         """`chore` is called before every look at the sockets: what is to be said on `link` by its own thread only. It must neither wait nor raise."""
         self._links.append(link)
+        self._watch()
         if chore is not None:
             self._chores[link] = chore
         return link
@@ -34,6 +36,10 @@ class Hub:
         """`link` is closed by somebody else."""
         self._links.remove(link)
         self._chores.pop(link, None)
+        self._watch()
+
+    def _watch(self) -> None:
+        self._watched = [(socket, zmq.POLLIN) for link in self._links for socket in (link.socket, link.monitor)]
 
     def poll(self, timeout_s: float, *extra: Any) -> set[Any]:
         """Wait until a reply comes or one of `extra` (zmq sockets, descriptors, objects with `fileno`) is readable, at most `timeout_s`.
@@ -75,20 +81,22 @@ class Hub:
         lost = [deadline for link in self._links if (deadline := link.deadline()) is not None]
         if lost:
             timeout_s = min(timeout_s, min(lost) - time.monotonic())
-        named = {item if isinstance(item, zmq.Socket | int) else item.fileno(): item for item in extra}
-        own = [item for link in self._links for item in (link.socket, link.monitor)]
-        events = zmq.zmq_poll([(item, zmq.POLLIN) for item in [*own, *named]], max(0, math.ceil(timeout_s * 1000)))
+        named = {item if isinstance(item, zmq.Socket | int) else item.fileno(): item for item in extra} if extra else {}
+        watched = [*self._watched, *((item, zmq.POLLIN) for item in named)] if named else self._watched
+        events = zmq.zmq_poll(watched, max(0, math.ceil(timeout_s * 1000)))
         readable = {item for item, _ in events}
         for link in self._links:
-            if link.socket in readable or link.monitor in readable or link.deadline() is not None:
-                self._fresh.update(pending for pending in link.pump() if not pending.silent)
-        return {named[item] for item in readable if item in named}
+            comes, changes = link.socket in readable, link.monitor in readable
+            if comes or changes or link.deadline() is not None:
+                self._fresh.update(pending for pending in link.pump(comes, changes) if not pending.silent)
+        return {named[item] for item in readable if item in named} if named else set()
 
     def close(self) -> None:
         """Close the sockets; says nothing to the controller (`leave` does)."""
         for link in self._links:
             link.close()
         self._links.clear()
+        self._watch()
         self._chores.clear()
 
     def __enter__(self) -> Self:

@@ -23,8 +23,9 @@ class Layout:
     @staticmethod
     def of(gids: Sequence[int] | np.ndarray) -> Layout:
         values = np.asarray(gids, dtype=np.int64)
-        changes = np.flatnonzero(np.diff(values)) + 1
-        if len(changes) + 1 == len(np.unique(values)):
+        steps = values[1:] - values[:-1]
+        changes = np.flatnonzero(steps) + 1
+        if (steps >= 0).all() or len(changes) + 1 == len(np.unique(values)):
             return Layout(np.concatenate([[0], changes, [len(values)]]), None)
         order = np.argsort(values, kind="stable")
         changes = np.flatnonzero(np.diff(values[order])) + 1

@@ -19,6 +19,7 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from transfer_queue.errors import QueueError, QueueGone, QueueRefused
+from transfer_queue.messages import Cancel
 from transfer_queue.pending import Pending, Pump
 from transfer_queue.security import Security
 from transfer_queue.wire import Frame, encode
@@ -26,6 +27,7 @@ from transfer_queue.wire import Frame, encode
 MAX_OUTSTANDING = 1000  # requests without a reply on one connection
 GRACE_S = 1.0  # a lost connection may come back within this time
 _EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_DISCONNECTED
+_POLLIN = int(zmq.POLLIN)  # an operation on zmq's own enumeration costs as much as the look itself
 _KEYS = "the keys of the two sides do not fit, or only one side has any; pass the client.key of this run, or none where the run has none"
 
 Decode = Callable[[list[Frame]], "tuple[int, Any, Exception | None]"]  # frames of a message → (request's id, reply, error in its place)
@@ -80,25 +82,43 @@ class Link:
     def post(self, request: msgspec.Struct, frames: Sequence[Any] = ()) -> None:
         """Send without a reply."""
         try:
-            self.socket.send_multipart([encode(request), *frames], zmq.NOBLOCK, copy=False)
+            if frames:
+                self.socket.send_multipart([encode(request), *frames], zmq.NOBLOCK, copy=False)
+            else:
+                self.socket.send(encode(request), zmq.NOBLOCK)
         except zmq.Again:
             self._listen()
             if self._refused:  # zmq gives a refused connection up for good
                 raise self._refusal() from None
             raise QueueGone(f"{self} takes no more messages: {2 * MAX_OUTSTANDING} are queued for it; it hangs or cannot be reached") from None
 
-    def pump(self) -> list[Pending[Any]]:
-        """Read everything that is there. Returns the requests that got their reply or their error."""
+    @property
+    def up(self) -> bool:
+        """Whether the peer is connected, as far as is known now."""
+        self._listen()
+        return self._up and self._lost_at is None
+
+    def look(self) -> list[Pending[Any]]:
+        """`pump`, where no poll came before."""
+        return self.pump(_readable(self.socket), _readable(self.monitor))
+
+    def pump(self, comes: bool, changes: bool) -> list[Pending[Any]]:
+        """Read everything that is there. Returns the requests that got their reply or their error. `comes`, `changes`: what a poll said of `socket`
+        and of `monitor` just now."""
         settled = []
-        while _readable(self.socket):  # asked, for an exception at the end of every look costs more than a message
+        while comes:
             frames = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
             number, reply, error = self._decode([frame.buffer for frame in frames])
             pending = self._pending.pop(number, None)
             if pending is not None:
                 pending.settle(reply, error)
                 settled.append(pending)
-        self._listen()
-        return settled + self._failures()
+            comes = _readable(self.socket)  # asked, for an exception at the end of every look costs more than a message
+        if changes:
+            self._listen()
+        if self._doomed or self._refused or self._lost_at is not None:
+            settled += self._failures()
+        return settled
 
     def _failures(self) -> list[Pending[Any]]:
         if self._refused:
@@ -126,10 +146,13 @@ class Link:
                 self._refused = True
 
     def _send_again(self) -> None:
-        """Whatever has no reply: it may have been lost, or its reply."""
+        """Whatever has no reply: it may have been lost, or its reply. A cancel that came before what it cancels went unheard: it follows."""
         for number, pending in self._pending.items():
             assert pending.request is not None, "kept where requests are repeated"
             self.post(self._numbered(pending.request, number))
+        for number, pending in self._pending.items():
+            if pending.cancelled:
+                self.post(self._numbered(Cancel(target=number), next(self._ids)))
 
     def _refusal(self) -> QueueRefused:
         return QueueRefused(f"{self.label} at {self.endpoint} refused the connection: {_KEYS}")
@@ -163,7 +186,7 @@ class Link:
 
 
 def _readable(socket: zmq.Socket[bytes]) -> bool:
-    return bool(cast(int, socket.get(zmq.EVENTS)) & zmq.POLLIN)
+    return bool(cast(int, socket.get(zmq.EVENTS)) & _POLLIN)
 
 
 def _close(socket: zmq.Socket[bytes], monitor: zmq.Socket[bytes]) -> None:

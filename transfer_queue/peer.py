@@ -5,6 +5,8 @@ Which way bytes go is found out once, on first use, by trying: the descriptor op
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
 import weakref
 from collections.abc import Sequence
@@ -13,7 +15,8 @@ from typing import Any, Literal
 import msgspec
 
 from shared_arena import ArenaUnreachable
-from transfer_queue.errors import QueueError
+from transfer_queue.ahead import Ahead
+from transfer_queue.errors import QueueError, QueueGone, QueueRefused
 from transfer_queue.link import Link
 from transfer_queue.memory.holds import Holds
 from transfer_queue.memory.mapping import Mapping, mapping, process_number
@@ -21,6 +24,7 @@ from transfer_queue.messages import ShardInfo
 from transfer_queue.pending import Pending, Pump
 from transfer_queue.security import Security
 from transfer_queue.shard import messages as sm
+from transfer_queue.shard.region import ORDERED
 from transfer_queue.wire import Frame, decode_shard_reply, id_of
 
 Path = Literal["shared", "bytes"]
@@ -34,9 +38,12 @@ class Peer:
         self.holds = Holds(self.link)
         self.memory: Mapping | None = None
         self.path: Path | None = None if map_memory else "bytes"  # None: not tried yet
+        self.ahead: Ahead | None = None  # where its memory is mapped
         self.owner = owner
+        self.freed = False  # we told it to free something since its last answer: what it says is newer than what its memory says
         self._pump = pump
-        weakref.finalize(self, self.holds.close).atexit = False  # of a client that is dropped without being closed
+        self._close = weakref.finalize(self, _close, self.holds, self.link, os.getpid())
+        self._close.atexit = False  # of a client that is dropped without being closed
 
     def ask(self, request: sm.ShardRequest, frames: Sequence[Any] = ()) -> Pending[Any]:
         """The reply is (record, frames)."""
@@ -53,6 +60,7 @@ class Peer:
         if memory is not None and not self._joined(timeout_s):
             memory = None
         self.memory, self.path = memory, "bytes" if memory is None else "shared"
+        self.ahead = Ahead(self, memory) if memory is not None and ORDERED else None
 
     def _joined(self, timeout_s: float) -> bool:
         """Whether the shard lets us map its memory: it watches so many processes and no more."""
@@ -64,14 +72,23 @@ class Peer:
 
     def reopen(self) -> None:
         """The shard does not know us any more: the connection was lost and came back. What it cannot lend us now goes by bytes."""
-        self.memory, self.path = None, None
+        self.memory, self.path, self.ahead = None, None, None
 
     def free(self, blocks: list[int]) -> None:
         self.link.post(sm.Free(blocks=blocks))
+        self.freed = True
 
     def close(self) -> None:
         """The socket stays open as long as arrays look at the shard's memory."""
-        self.holds.close()
+        self._close()
+
+
+def _close(holds: Holds, link: Link, process: int) -> None:
+    """What was reserved ahead and not used is given back. In a forked child the socket is the parent's."""
+    if os.getpid() == process and link.up:
+        with contextlib.suppress(QueueGone, QueueRefused):
+            link.post(sm.Seal())
+    holds.close()
 
 
 def _mapped(described: sm.Described) -> Mapping | None:

@@ -28,6 +28,7 @@ class Pending(Generic[T]):
         self.what = what  # name of the request, for messages
         self.peer = peer  # str() says which server, and whether it was ever reached
         self.request = request  # where it is sent again after a lost connection
+        self.cancelled = False  # its reply is wanted now, which is said once more when a lost connection comes back
         self.silent = False  # nobody waits for it: `poll` does not tell of it
         self.late: Callable[[T], None] | None = None  # takes the reply of a call that was given up, so that what it grants is given back
         self._reply: T | None = None
@@ -49,6 +50,7 @@ class Pending(Generic[T]):
     def cancel(self) -> None:
         """Ask for the reply now, with what there is. It still comes through `result`: a grant that was under way is not lost."""
         if not self.done():
+            self.cancelled = True
             self._pump.cancel(self)
 
     def settle(self, reply: T | None, error: Exception | None = None) -> None:

@@ -1,4 +1,5 @@
-"""One write into one shard: straight into its memory where that is mapped, else as frames of the caller's memory; small ones as one message.
+"""One write into one shard: straight into its memory where that is mapped, else as frames of the caller's memory; small ones into room that was
+reserved ahead, else as one message.
 
 Whatever goes wrong after the shard gave the room, the room is given back: nobody will name what is stored there.
 """
@@ -23,6 +24,8 @@ def store(peer: Peer, extent: Extent, timeout_s: float) -> int:
     """Returns the number of the first block once the shard has every byte. Raises QueueError (capacity, stale_owner), QueueTimeout, QueueGone."""
     peer.open(timeout_s)
     if extent.nbytes <= sm.INLINE_BYTES:
+        if peer.ahead is not None and (ahead := peer.ahead.put(extent)) is not None:
+            return ahead
         return _inline(peer, extent, timeout_s)
     first, offset = _reserve(peer, extent, timeout_s)
     try:

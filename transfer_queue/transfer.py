@@ -177,8 +177,8 @@ class Transfer(Connection):
         return self._roster.number != before
 
     def _next_shard(self) -> int:
-        if not self.shards and self._roster is not None:
-            self._renew(self.timeout_s)  # there were some: they may come back
+        if not self.shards:
+            self._renew(self.timeout_s)  # there may have been some before we joined: they may come back
         if not self.shards:
             raise QueueError("no_shards", "no shard is there: nobody can store bytes; start the shards before the workers, or see why they ended")
         return self.shards[next(self._turn) % len(self.shards)].index

@@ -10,7 +10,7 @@ import msgspec
 
 from asyncflow.config import RunConfig
 from asyncflow.config.errors import ConfigError
-from asyncflow.observe.records import EVENTS
+from asyncflow.observe.records import EVENTS, JOURNAL
 
 
 def with_run_dir(config: RunConfig, run_dir: str | None) -> RunConfig:
@@ -31,5 +31,6 @@ def with_run_dir(config: RunConfig, run_dir: str | None) -> RunConfig:
 
 def refuse_a_run(directory: Path) -> None:
     """Raises ConfigError where a run has written already."""
-    if (directory / EVENTS).exists():
-        raise ConfigError(f"--run-dir {directory}: it holds a run already ({EVENTS}); their records would mix. Name another directory, or remove it")
+    for name in (EVENTS, JOURNAL):  # with the latter, the controller would take itself for one that comes back
+        if (directory / name).exists():
+            raise ConfigError(f"--run-dir {directory}: it holds a run already ({name}); their records would mix. Name another, or remove it")

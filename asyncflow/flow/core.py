@@ -9,6 +9,8 @@ from transfer_queue.controller.core import CoreConfig
 from transfer_queue.controller.duties import Duty
 from transfer_queue.controller.scene import PUBLISH
 
+COMEBACK_S = 25.0  # how long a run waits for a controller that is started again: less than anybody waits for an answer of it
+
 
 def core_config(config: RunConfig) -> CoreConfig:
     """The configuration of the controller; `config` itself travels in it to every worker that registers."""
@@ -22,6 +24,7 @@ def core_config(config: RunConfig) -> CoreConfig:
         lease_s=config.limits.lease_s,
         heartbeat_s=config.limits.heartbeat_s,
         stall_s=config.limits.stall_s,
+        comeback_s=COMEBACK_S if config.queue.journal else 0.0,
     )
 
 

@@ -23,6 +23,7 @@ def topic_spec(config: RunConfig, model: str = "policy") -> TopicSpec:
         window=window(config),
         prompts_bound=config.data.prompts_bound,
         rows_per_group=config.rollout.samples_per_prompt,
+        rewinds=True,  # a prompt is a function of its position
     )
 
 

@@ -1,7 +1,7 @@
 """`LocalLauncher`: a whole run on this machine. It starts processes, waits for what becomes of them, and leaves nothing behind.
 
-Order: weights of version 0, controller, shards, everybody else. A killed worker is restarted within limits; the death of trainer, publisher,
-controller or shard, and any worker that raises, end the run.
+Order: weights of version 0, controller, shards, everybody else. Whoever is killed is started again within limits: the controller at its address, out
+of its journal; a shard as a new one. The death of trainer or publisher, and anybody that raises, end the run.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import msgspec
 
 from asyncflow.config import RunConfig
 from asyncflow.contracts.worker import EXPELLED
+from asyncflow.flow.core import COMEBACK_S
 from asyncflow.launch.absent import Absent
 from asyncflow.launch.child import Child, ChildSpec, cause_of, full_disk
 from asyncflow.launch.forkserver import context
@@ -52,7 +53,7 @@ class LocalLauncher:
         self.config, self.say, self._tick, self._workers = config, say, tick, workers
         limits = config.limits
         (config.run_dir / "logs").mkdir(parents=True, exist_ok=True)
-        self.nursery = Nursery(context(config), limits.restarts, limits.restart_window_s)
+        self.nursery = Nursery(context(config), limits.restarts, limits.restart_window_s, self._revive)
         self.link: ControllerLink | None = None
         self._key = client_key(config)
         self._warned = ""  # what the controller last told people
@@ -98,7 +99,7 @@ class LocalLauncher:
         self.say(f"controller at {url}")
         (self.config.run_dir / CONTROLLER_URL).write_text(f"{url}\n")
         try:
-            self.link = ControllerLink(url, self._key, limits.start_s)
+            self.link = ControllerLink(url, self._key, limits.start_s, self.nursery, lambda: CONTROLLER in self.nursery.children)
         except LOST as error:
             raise RunFailed(f"the launcher cannot join the run: {error}") from error
         self._start_all(signals, shard_specs(self.config, url, self._key))
@@ -185,13 +186,14 @@ class LocalLauncher:
         spec, cause = child.spec, cause_of(code)
         if spec.name == CONTROLLER:
             self._show_log(child, code)
-            raise RunFailed(f"controller died: {cause}{full_disk(self.config.run_dir)}")
+            often = self._too_often() if self._comes_back(child, code) else ""
+            raise RunFailed(f"controller died: {cause}{often}{full_disk(self.config.run_dir)}")
         if (code < 0 or code == EXPELLED) and spec.restartable:
             self.link.dead(spec.name, cause, fatal=False)
             if self.nursery.restart(child):
-                self.say(f"{spec.name} died ({cause}): restarted, {self.nursery.restarts[spec.name]} so far")
+                self._tell_restart(child, cause)
                 return
-            cause += f", more than limits.restarts = {self.config.limits.restarts} times in {self.config.limits.restart_window_s:g} s"
+            cause += self._too_often()
         self.link.refresh()
         if not self._going() or (code == 0 and spec.restartable):
             return  # the run is over, or the worker left in order
@@ -202,6 +204,27 @@ class LocalLauncher:
         self.link.refresh()
         if self._going():
             raise RunFailed(f"{spec.name} died: {cause}")
+
+    def _revive(self, child: Child, code: int) -> bool:
+        """For the nursery: the controller comes back whatever else goes on here, for all that is done about others is asked of it."""
+        if self.link is None or not self._comes_back(child, code):
+            return False
+        config, _ = child.spec.args
+        if not self.nursery.restart(child, msgspec.structs.replace(child.spec, args=(config, None))):
+            return False
+        self._tell_restart(child, cause_of(code))
+        self.link.be_patient(COMEBACK_S)
+        return True
+
+    def _comes_back(self, child: Child, code: int) -> bool:
+        return child.spec.name == CONTROLLER and code < 0 and self.config.queue.journal
+
+    def _tell_restart(self, child: Child, cause: str) -> None:
+        self.say(f"{child.spec.name} died ({cause}): restarted, {self.nursery.restarts[child.spec.name]} so far")
+
+    def _too_often(self) -> str:
+        limits = self.config.limits
+        return f", more than limits.restarts = {limits.restarts} times in {limits.restart_window_s:g} s"
 
     def _show_log(self, child: Child, code: int) -> None:
         if code > 0:
@@ -226,9 +249,8 @@ class LocalLauncher:
             codes |= self._drain(signals, self.link)
         codes |= self.nursery.end(0.0, is_worker)
         if self.link is not None:
-            for name in codes:
-                if codes[name] != 0:
-                    self.link.dead(name, cause_of(codes[name]), fatal=False)  # else the controller waits for it to leave
+            for name in codes:  # whoever could not leave, or whose word was lost with a controller: else this one waits for it
+                self.link.dead(name, cause_of(codes[name]), fatal=False)
             self.link.close()
         codes |= self.nursery.end(drain_s if self.link is not None and self.link.lost is None else 0.0)
         if time.monotonic() - begun_s >= drain_s:  # an end in a hurry gives nobody time, so it blames nobody

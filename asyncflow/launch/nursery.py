@@ -14,11 +14,16 @@ from asyncflow.launch.restarts import RestartLimit
 KILL_AFTER_S = 3.0  # between SIGTERM and SIGKILL
 
 
+Revive = Callable[[Child, int], bool]  # (ended child, exit code) → whether something was started in its place
+
+
 class Nursery:
     """Children by name. Signals go to these processes only, by pid, and only while they are not reaped."""
 
-    def __init__(self, context: ForkServerContext, restarts: int, window_s: float) -> None:
-        self._context = context
+    def __init__(self, context: ForkServerContext, restarts: int, window_s: float, revive: Revive = lambda child, code: False) -> None:
+        """`revive`: for children whose end nobody else is to hear of; asked once for each that ended without having been told to."""
+        self._context, self._revive = context, revive
+        self._gone: list[tuple[Child, int]] = []  # ended, and not told yet
         self._limit: Callable[[], RestartLimit] = lambda: RestartLimit(restarts, window_s)
         self._limits: dict[str, RestartLimit] = {}
         self.children: dict[str, Child] = {}
@@ -33,24 +38,29 @@ class Nursery:
     def sentinels(self) -> list[int]:
         return [child.sentinel for child in self.children.values()]
 
-    def ended(self) -> list[tuple[Child, int]]:
-        """Children that ended since the last call, with their exit codes; they are forgotten here."""
-        gone = []
+    def look(self) -> None:
+        """Revive who is to be revived; the ends of others are kept for `ended`."""
         for name, child in list(self.children.items()):
             code = child.exit_code
             if code is not None:
-                gone.append((child, code))
                 del self.children[name]
                 child.close()
+                if name in self.unwilling or not self._revive(child, code):
+                    self._gone.append((child, code))
+
+    def ended(self) -> list[tuple[Child, int]]:
+        """Children that ended since the last call, with their exit codes; they are forgotten here."""
+        self.look()
+        gone, self._gone = self._gone, []
         return gone
 
-    def restart(self, child: Child) -> bool:
-        """Start an ended child again under its name. False: the limit is reached, it was not started."""
+    def restart(self, child: Child, spec: ChildSpec | None = None) -> bool:
+        """Start an ended child again under its name, as `spec` where one is given. False: the limit is reached, it was not started."""
         name = child.spec.name
         if not self._limits.setdefault(name, self._limit()).allow():
             return False
         self.restarts[name] = self.restarts.get(name, 0) + 1
-        self.start(child.spec)
+        self.start(child.spec if spec is None else spec)
         return True
 
     def end(self, deadline_s: float, chosen: Callable[[ChildSpec], bool] = lambda spec: True) -> dict[str, int]:

@@ -22,6 +22,7 @@ def shard_specs(config: RunConfig, controller: str, key: str | None) -> list[Chi
             entry="asyncflow.launch.shard:run",
             args=(name, controller, key, settings.shard_bind, settings.shard_bytes, settings.keep_bytes),
             log=log_of(config, name),
+            restartable=True,
             log_level=config.run.log_level,
         )
         for name in names

@@ -8,6 +8,7 @@ from asyncflow.observe.outcomes import Outcome
 
 METRICS, EVENTS, SUMMARY = "metrics.jsonl", "events.jsonl", "summary.json"
 TIMELINE = "timeline.jsonl"
+JOURNAL = "journal"  # folder: what the controller comes back out of
 STALL = "stall.json"  # only where the run made no progress: a `transfer_queue.messages.StallReport`
 
 

@@ -4,15 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import msgspec
+
 ACTIVITIES = ("busy", "wait", "paused")
+
+
+class SharesMemory(msgspec.Struct, frozen=True):
+    """What the next call of `Shares.update` goes by."""
+
+    last: dict[str, dict[str, float]] = {}  # member incarnation → cumulative seconds by activity
+    shares: dict[str, dict[str, float]] = {}
 
 
 class Shares:
     """Differences since the last call. Heartbeats come once a second, so a role without news keeps the share it had."""
 
-    def __init__(self) -> None:
-        self._last: dict[str, dict[str, float]] = {}  # member incarnation → cumulative seconds by activity
-        self._shares: dict[str, dict[str, float]] = {}
+    def __init__(self, memory: SharesMemory | None = None) -> None:
+        memory = memory or SharesMemory()
+        self._last, self._shares = dict(memory.last), dict(memory.shares)
+
+    @property
+    def memory(self) -> SharesMemory:
+        return SharesMemory(self._last, self._shares)
 
     def update(self, roles: Mapping[str, str], clocks: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
         """`roles`: member → role; `clocks`: member → cumulative seconds. Returns role → activity → share; the shares of a role sum to 1."""

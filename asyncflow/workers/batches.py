@@ -1,4 +1,8 @@
-"""How the trainer gets its global batch: streamed as groups become ready, or whole and in canonical order."""
+"""How the trainer gets its global batch: streamed as groups become ready, or whole and in canonical order.
+
+What a lost shard took with it goes back to the queue, which has it made again or drops it, and the batch is filled up: nothing is computed from a
+lease before all of it was read.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,7 @@ from asyncflow.contracts.batch import StageBatch
 from asyncflow.contracts.stage import Stage
 from asyncflow.workers.context import REPLY_S, WorkerContext
 from asyncflow.workers.stage import IDLE_S, stage_batch
+from transfer_queue.errors import Gone
 from transfer_queue.messages import OkTaken, Rows, unpacked
 
 
@@ -25,32 +30,50 @@ class BatchStream:
         """`on_wait` is called before every wait for data. False: it has waited itself and did not get done, so it is called again at once."""
         self._context, self._stage, self._micro_groups, self._canonical, self._on_wait = context, stage, micro_groups, canonical, on_wait
         self.leases: list[int] = []
-        self.groups = 0
+        self._groups: list[int] = []  # of each lease
         self.complete = False  # the whole batch of the step was handed out
         self.done = False  # the run needs no further batch
 
+    @property
+    def groups(self) -> int:
+        return sum(self._groups)
+
     def micro_batches(self, step: int) -> Iterator[StageBatch]:
-        self.leases, self.groups, self.complete = [], 0, False
+        self.leases, self._groups, self.complete = [], [], False
         if self._canonical:
             yield from self._whole(step)
             return
         while (taken := self._take(step, self._micro_groups)) is not None:
-            yield self._read(taken.rows)
+            try:
+                batch = self._read(taken.rows)
+            except Gone:
+                self._give_back()
+                continue
+            yield batch
             if self.complete:
                 return
 
     def _whole(self, step: int) -> Iterator[StageBatch]:
-        rows: list[Rows] = []
-        while (taken := self._take(step, limit=self._context.config.batch_size)) is not None:
-            rows.append(taken.rows)
-            if self.complete:
-                break
-        if not self.complete:
+        """Read as a whole before the first is computed with: arrays of what was read stay, whatever becomes of the shards."""
+        while (rows := self._take_all(step)) is not None:
+            canonical = rows.picked(np.lexsort((unpacked(rows.rows), unpacked(rows.gids))))
+            try:
+                batches = [self._read(chunk) for chunk in by_groups(canonical, self._micro_groups)]
+            except Gone:
+                self._give_back()
+                continue
+            yield from batches
             return
-        batch = Rows().joined(rows)
-        canonical = batch.picked(np.lexsort((unpacked(batch.rows), unpacked(batch.gids))))
-        for chunk in by_groups(canonical, self._micro_groups):
-            yield self._read(chunk)
+
+    def _take_all(self, step: int) -> Rows | None:
+        """The step's whole batch; None when the run is over or stops."""
+        rows: list[Rows] = []
+        while not self.complete:
+            taken = self._take(step, limit=self._context.config.batch_size)
+            if taken is None:
+                return None
+            rows.append(taken.rows)
+        return Rows().joined(rows)
 
     def _take(self, step: int, limit: int) -> OkTaken | None:
         """The next groups of this step's batch; None when the run is over or stops. Every wait inside ends with an event or a deadline."""
@@ -63,13 +86,22 @@ class BatchStream:
             taken = pending.result(REPLY_S)
             if taken.lease >= 0:
                 self.leases.append(taken.lease)
-                self.groups += taken.rows.groups()
+                self._groups.append(taken.rows.groups())
                 self.complete = self.groups == taken.batch
                 return taken
             if taken.done:
                 self.done = True
                 return None
         return None
+
+    def _give_back(self) -> None:
+        """What was taken and is not read: when the batch goes by the canon all of it, else the last lease."""
+        count = len(self.leases) if self._canonical else 1
+        for _ in range(count):
+            lease = self.leases.pop()
+            self._groups.pop()
+            self._context.client.release(self._context.topic.name, self._stage.name, lease).result(REPLY_S)
+        self.complete = False
 
     def _read(self, rows: Rows) -> StageBatch:
         start_s = time.perf_counter()

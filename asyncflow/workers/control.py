@@ -40,6 +40,7 @@ class ControlLink:
     def __init__(self, client: QueueClient, wake: Wake, clock: ActivityClock, recording: Recording, deadline_s: float) -> None:
         self._client = client.attach()
         self._wake, self._clock, self._recording, self._deadline_s = wake, clock, recording, deadline_s
+        self._comeback_s = client.registration.comeback_s  # a controller that is gone has so long to be back
         self._poke = Wake()
         self._loaded: dict[str, int] = {}
         self._endpoints: dict[str, str] = {}
@@ -57,7 +58,7 @@ class ControlLink:
         self._thread.start()
 
     def _first(self) -> Directive:
-        return self._client.watch(seen=-1, wait_s=0.0).result(self._deadline_s).directive
+        return self._client.watch(seen=-1, wait_s=0.0).result(self._deadline_s + self._comeback_s).directive
 
     @property
     def stopping(self) -> bool:
@@ -154,7 +155,7 @@ class ControlLink:
         with self._lock:
             done, self._duty_done = self._duty_done, None
         pending = self._watch(done, self._recording.take(TRACE_S), wait_s=WATCH_S)
-        patient_until = time.monotonic() + WATCH_S + 2 * self._deadline_s  # the same whether we are poked or not
+        patient_until = time.monotonic() + WATCH_S + 2 * self._deadline_s + self._comeback_s  # the same whether we are poked or not
         self._client.poll(WATCH_S + self._deadline_s, self._poke)
         if not pending.done():
             pending.cancel()  # poked: there is news for the controller, or nothing came at all (then `result` raises)

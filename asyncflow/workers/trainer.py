@@ -112,9 +112,11 @@ class TrainerWorker:
             self._publisher.publish(WeightsId(POLICY, EPOCH, self._version), self._engine.get_per_tensor_param)
 
     def _copy_out(self) -> dict[str, float]:
-        """How the version before this one got into the publisher's slot."""
+        """How the version before this one got into the publisher's slot; and of all so far, how many found no slot at once, and how many never did
+        because a newer one came first."""
         assert self._publisher is not None
-        return {"copy_seconds": self._publisher.copy_s, "copy_shared": float(self._publisher.path == "shared")}
+        late = {"copies_deferred": float(self._publisher.deferred), "copies_coalesced": float(self._publisher.coalesced)}
+        return {"copy_seconds": self._publisher.copy_s, "copy_shared": float(self._publisher.path == "shared")} | late
 
     def _flush(self) -> bool:
         """Whenever the trainer has to wait anyway: copy out a version that found no slot before. True when nothing is pending.

@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -104,6 +105,10 @@ def open_files() -> int:
 
 def threads() -> int:
     return len(os.listdir("/proc/self/task"))
+
+
+def resident_mib() -> float:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def settled() -> tuple[int, int]:

@@ -9,17 +9,20 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
 import torch
-from ce_helpers import eventually, open_files, settled, threads
+import zmq
+from ce_helpers import eventually, open_files, resident_mib, settled, threads
 from torch.distributed import FileStore
 
 from checkpoint_engine.board_store import BoardStore
 from checkpoint_engine.broadcast import broadcast_buffer, check_bucket
-from checkpoint_engine.collective import Abandoned, Group, GroupError, host_store
+from checkpoint_engine.collective import Abandoned, Group, GroupError
+from checkpoint_engine.hosted_board import HostedBoard, JoinedBoard
 from checkpoint_engine.rendezvous import Board
 
 HOST = "127.0.0.1"
@@ -68,13 +71,14 @@ def test_through_device_buckets_the_same_bytes_arrive() -> None:
         group.close()
 
 
-def test_fifty_rebuilds_leave_no_descriptor_thread_or_socket() -> None:
-    def rebuild() -> None:
-        groups = make_groups(2)
-        send_all(groups, [torch.ones(9000, dtype=torch.uint8), torch.zeros(9000, dtype=torch.uint8)], 9000, 4096)
-        for group in groups:
-            group.close()
+def rebuild() -> None:
+    groups = make_groups(2)
+    send_all(groups, [torch.ones(9000, dtype=torch.uint8), torch.zeros(9000, dtype=torch.uint8)], 9000, 4096)
+    for group in groups:
+        group.close()
 
+
+def test_fifty_rebuilds_leave_no_descriptor_thread_or_socket() -> None:
     for _ in range(3):
         rebuild()
     before = settled()
@@ -84,10 +88,52 @@ def test_fifty_rebuilds_leave_no_descriptor_thread_or_socket() -> None:
     eventually(lambda: open_files() <= before[0] and threads() <= before[1], what=f"{open_files()}, {threads()} go back to {before}")
 
 
+@pytest.mark.e2e
+def test_a_thousand_rebuilds_leave_nothing_and_take_no_memory_after_the_first_hundred() -> None:
+    for _ in range(100):
+        rebuild()
+    gc.collect()
+    before, memory = settled(), resident_mib()
+    for _ in range(900):
+        rebuild()
+    gc.collect()
+    eventually(lambda: open_files() <= before[0] and threads() <= before[1], what=f"{open_files()}, {threads()} go back to {before}")
+    assert resident_mib() < memory + 8, "less than 10 KiB a group"
+
+
 def test_the_store_listens_on_its_one_address_only() -> None:
-    store = host_store(HOST, 10.0)
+    store = HostedBoard(HOST, 10.0)
     with pytest.raises(OSError, match="refused"):
         socket.create_connection(("127.0.0.2", store.port), timeout=2)
+
+
+def test_a_hosted_board_answers_who_looks_early_and_goes_on_past_nonsense() -> None:
+    board = HostedBoard(HOST, 5.0)
+    with zmq.Context() as context, context.socket(zmq.DEALER) as stranger:
+        stranger.linger = 0
+        stranger.connect(f"tcp://{HOST}:{board.port}")
+        for nonsense in (b"", b"\xc1", b"\x80\x04pickle"):
+            stranger.send(nonsense)
+        store = JoinedBoard(HOST, board.port, 5.0).store()
+        threading.Timer(0.1, board.store().set, ["late", b"note"]).start()
+        assert store.get("late") == b"note"
+        store.set("back", b"at you")
+        assert board.store().get("back") == b"at you"
+        began = time.monotonic()
+        with pytest.raises(GroupError, match="did not come"):
+            store.wait(["never"], timedelta(seconds=0.2))
+        assert time.monotonic() - began < 2
+
+
+def test_a_board_that_is_not_there_is_an_error_in_time_and_a_dropped_one_ends_its_thread() -> None:
+    board = HostedBoard(HOST, 5.0)
+    port, before = board.port, threads()
+    del board
+    eventually(lambda: threads() < before)
+    began = time.monotonic()
+    with pytest.raises(GroupError, match="is rank 0 alive"):
+        JoinedBoard(HOST, port, 0.3)
+    assert time.monotonic() - began < 2
 
 
 def test_a_member_that_never_comes_is_an_error_in_time() -> None:
@@ -164,7 +210,7 @@ def _join_and_rest(meeting: str) -> None:
     group.close()
 
 
-@pytest.mark.parametrize("make", [lambda: host_store(HOST, 30.0), lambda: check_bucket(100), lambda: make_groups(1, 0.0)])
+@pytest.mark.parametrize("make", [lambda: HostedBoard(HOST, 30.0), lambda: check_bucket(100), lambda: make_groups(1, 0.0)])
 def test_limits_beyond_the_rule_are_refused(make: object) -> None:
     with pytest.raises(ValueError, match=r"must be in|is below"):
         make()  # type: ignore[operator]

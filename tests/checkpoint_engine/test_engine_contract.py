@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from ce_helpers import bits, odd_weights, policy
+from ce_helpers import bits, eventually, odd_weights, open_files, plain_weights, policy, resident_mib, settled, threads
 
 from checkpoint_engine.collective import GroupError
 from checkpoint_engine.digest import weights_digest
@@ -72,3 +73,29 @@ def test_a_topology_without_a_master_is_refused() -> None:
 def test_an_empty_cache_says_so() -> None:
     with pytest.raises(LookupError, match="not in the cache"):
         asyncio.run(cached(make(False)))
+
+
+@pytest.mark.e2e
+def test_a_thousand_syncs_each_with_a_group_of_its_own_leave_nothing_behind() -> None:
+    trainer, rollout = make(True), make(False)
+
+    async def sync(version: int) -> None:
+        weights = plain_weights(version % 7, tensors=3, numel=3000)
+        _, got = await asyncio.gather(trainer.send_weights(iter(weights), policy(version)), receive(rollout))
+        assert got == [(name, bits(tensor)) for name, tensor in weights]
+
+    def cycle(version: int) -> None:
+        form([trainer], [rollout])
+        asyncio.run(sync(version))
+        trainer.finalize()
+        rollout.finalize()
+
+    for version in range(100):
+        cycle(version)
+    gc.collect()
+    before, memory = settled(), resident_mib()
+    for version in range(100, 1000):
+        cycle(version)
+    gc.collect()
+    eventually(lambda: open_files() <= before[0] and threads() <= before[1], what=f"{open_files()}, {threads()} go back to {before}")
+    assert resident_mib() < memory + 8

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import random
 import signal
+import threading
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 
@@ -15,6 +16,7 @@ from ce_helpers import bits, eventually, plain_weights, policy, running_publishe
 from checkpoint_engine.collective import FORM_S
 from checkpoint_engine.digest import weights_digest
 from checkpoint_engine.fanout import SyncReport
+from checkpoint_engine.publisher import Publisher
 from checkpoint_engine.publisher_client import PublisherClient
 from checkpoint_engine.receiver import Receiver
 from checkpoint_engine.seat import Seat
@@ -25,6 +27,7 @@ pytestmark = pytest.mark.e2e  # a group that forms too late, on a busy machine, 
 FORK = multiprocessing.get_context("fork")
 TENSORS, NUMEL = 8, 4500  # 36 buckets of 4 KiB a version
 KILLS = 18
+SENDER_KILLS = 32
 
 
 def follow(endpoint: str, member: str, die_at: int | None, pipe: Connection) -> None:
@@ -192,3 +195,47 @@ def test_a_trainer_killed_while_it_copies_publishes_nothing_and_its_successor_go
             assert [bits(tensor) for _, tensor in tensors] == [bits(tensor) for _, tensor in plain_weights(4, TENSORS, NUMEL)]
         receiver.close()
         client.close()
+
+
+def serve(bind: str, epoch: int, die_at: int, pipe: Connection) -> None:
+    """A publisher that kills itself at bucket `die_at` of all that it sends. Says its endpoint, and then when both receivers follow it."""
+    _die_at_bucket(die_at)
+    publisher = Publisher("policy", epoch=epoch, bind=bind, bucket_bytes=4096, group_timeout_s=5.0)
+    threading.Thread(target=publisher.run, args=(threading.Event(),), daemon=True).start()
+    pipe.send(publisher.endpoint)
+    eventually(lambda: len(publisher._fanout.members) == 2, what="both receivers follow")
+    pipe.send("followed")
+    pipe.poll(60)
+
+
+def test_senders_killed_at_random_buckets_leave_the_old_weights_serving_and_their_successors_bring_the_newest() -> None:
+    """Each publisher brings one version to all, and dies at a random bucket of the next; its successor listens at the same place."""
+    seed = random.SystemRandom().randrange(1 << 30)
+    print(f"seed {seed}")
+    draw = random.Random(seed)
+    bind, survivors, died_sending = "tcp://127.0.0.1:0", [], 0
+    for life in range(SENDER_KILLS):
+        pipe, theirs = FORK.Pipe()
+        process = FORK.Process(target=serve, args=(bind, life, 36 + draw.randint(1, 36), theirs), daemon=True)
+        process.start()
+        theirs.close()
+        assert pipe.poll(15)
+        bind = pipe.recv()
+        survivors = survivors or [Follower(bind, f"survivor-{i}") for i in range(2)]
+        assert pipe.poll(30), "receivers find the successor"
+        client = PublisherClient(bind)
+        for version in (2 * life, 2 * life + 1):
+            client.publish(policy(version, life), plain_weights(version, TENSORS, NUMEL), wait_s=5)
+            if version % 2:
+                process.join(3)
+                died_sending += process.exitcode == -signal.SIGKILL
+            for survivor in survivors if version % 2 == 0 else ():
+                weights, digest = survivor.await_version(version, deadline_s=20)
+                assert (weights.epoch, weights.version, digest) == (life, version, weights_digest(plain_weights(version, TENSORS, NUMEL)))
+        process.kill()
+        process.join(10)
+        client.close()
+        pipe.close()
+    assert died_sending >= SENDER_KILLS // 2, "kills hit broadcasts that were under way"
+    for survivor in survivors:
+        survivor.stop()

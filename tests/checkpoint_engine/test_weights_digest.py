@@ -51,3 +51,28 @@ def test_one_flipped_bit_anywhere_in_a_tensor_is_noticed(position: int, bit: int
     with pytest.raises(DigestMismatch, match="not loaded"):
         Verifier(manifest, arena.array).finish()
     arena.close()
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 1500), max_size=12), st.booleans())
+def test_hashing_in_pieces_as_bytes_arrive_finds_what_hashing_at_once_finds(steps: list[int], damaged: bool) -> None:
+    arena = Arena()
+    weights = [("a", torch.arange(100)), ("none", torch.empty(0, 3)), ("b", torch.ones(77, dtype=torch.uint8)), ("last", torch.empty(0))]
+    manifest = digested(copy_out(arena, policy(0), weights), arena.array)
+    arriving = np.zeros_like(arena.array)
+    verifier = Verifier(manifest, arriving)
+
+    def all_of_it() -> None:
+        for done in sorted(min(step, manifest.total_bytes) for step in steps):
+            arriving[:done] = arena.array[:done]  # what has not arrived is still zero
+            verifier.arrived(done)
+        arriving[:] = arena.array
+        verifier.finish()
+
+    if damaged:
+        arena.array[manifest.tensors[2].offset + 50] ^= np.uint8(1)
+        with pytest.raises(DigestMismatch, match="'b'"):
+            all_of_it()
+    else:
+        all_of_it()
+    arena.close()

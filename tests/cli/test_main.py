@@ -15,7 +15,7 @@ from asyncflow.cli.main import main
 from asyncflow.cli.train import show, with_run_dir
 from asyncflow.config import RunConfig
 from asyncflow.config.errors import ConfigError
-from asyncflow.observe.records import EVENTS, Summary
+from asyncflow.observe.records import EVENTS, JOURNAL, Summary
 from asyncflow.observe.summary import summarise
 from tests.config.recipes import MINIMAL, RUNNABLE
 
@@ -56,7 +56,11 @@ def test_a_run_directory_is_never_shared_by_two_runs(tmp_path: Path) -> None:
     config = with_run_dir(RunConfig(), str(tmp_path))
     assert config.run_dir == tmp_path
     (tmp_path / EVENTS).touch()
-    with pytest.raises(ConfigError, match="holds a run already"):
+    with pytest.raises(ConfigError, match=r"holds a run already \(events"):
+        with_run_dir(RunConfig(), str(tmp_path))
+    (tmp_path / EVENTS).unlink()
+    (tmp_path / JOURNAL).mkdir()
+    with pytest.raises(ConfigError, match=r"holds a run already \(journal"):
         with_run_dir(RunConfig(), str(tmp_path))
 
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,8 +19,10 @@ import pytest
 
 from asyncflow.launch.child import full_disk
 from asyncflow.launch.local import LocalLauncher
+from asyncflow.observe.replay import read_events
 from asyncflow.observe.summary import summarise
 from tests.launch.runs import Cast, launcher, run_config
+from transfer_queue.client import QueueClient
 from transfer_queue.operation.signals import Signals
 
 ROOT = Path(__file__).parents[2]
@@ -131,20 +134,79 @@ def test_a_controller_that_hangs_ends_the_run_by_name(tmp_path: Path, monkeypatc
     assert workers_of(os.getpid()) == []
 
 
-@pytest.mark.parametrize("victim", ["controller", "shard-0"])
-def test_the_death_of_the_queue_ends_the_run_by_name(tmp_path: Path, victim: str) -> None:
+@pytest.mark.parametrize(
+    ("victim", "override", "told"),
+    [
+        ("controller", "queue.journal=false", ""),
+        ("controller", "limits.restarts=0", ", more than limits.restarts = 0 times in 60 s"),
+        ("shard-0", "limits.restarts=0", ", more than limits.restarts = 0 times in 60 s"),
+    ],
+)
+def test_the_death_of_the_queue_ends_the_run_by_name_where_it_may_not_come_back(tmp_path: Path, victim: str, override: str, told: str) -> None:
     said: list[str] = []
-    local = launcher(run_config(tmp_path), {"rollout-0": ("loyal", True, ())}, said)
+    local = launcher(run_config(tmp_path, override), {"rollout-0": ("loyal", True, ())}, said)
     killer = threading.Thread(target=signal_when_started, args=(local, victim, signal.SIGKILL))
     killer.start()
     reason = local.run()
     killer.join()
-    assert reason.startswith(f"{victim} died: killed by SIGKILL")
+    assert reason == f"{victim} died: killed by SIGKILL{told}"
     assert workers_of(os.getpid()) == []
 
 
+def test_controller_and_shards_that_are_killed_come_back_and_everybody_goes_on(tmp_path: Path) -> None:
+    """Both at once: whoever is told of the shard's death has to be started again first."""
+    said: list[str] = []
+    local = launcher(run_config(tmp_path), {"rollout-0": ("loyal", True, ()), "trainer-0": ("loyal", False, ())}, said)
+
+    def kill() -> None:
+        for life in (1, 2):
+            signal_when_started(local, "shard-0", signal.SIGKILL)
+            signal_when_started(local, "controller", signal.SIGKILL)
+            until(lambda: local.link is not None and f"shard-0#{life}" in local.link.directive.alive)  # noqa: B023
+        url = (tmp_path / "run/controller.url").read_text().strip()
+        with QueueClient.outsider(url) as outsider:
+            outsider.stop("completed").result(20.0)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    reason = local.run()
+    killer.join()
+    assert reason == "completed"
+    assert local.nursery.restarts == {"controller": 2, "shard-0": 2}
+    events = list(read_events(tmp_path / "run/events.jsonl"))
+    assert [event.reason for event in events if event.kind == "run" and event.reason == "restarted"] == ["restarted"] * 2
+    joined = [event.member for event in events if event.reason == "joined"]
+    assert sorted(joined) == ["launcher#0", "rollout-0#0", "shard-0#0", "shard-0#1", "shard-0#2", "trainer-0#0"], "nobody else had to join anew"
+    assert workers_of(os.getpid()) == []
+
+
+def test_a_controller_that_is_killed_while_everybody_leaves_completes_its_record(tmp_path: Path) -> None:
+    local = launcher(run_config(tmp_path, "limits.drain_s=10"), {"rollout-0": ("lingering", True, ()), "trainer-0": ("finisher", False, (4,))}, [])
+
+    def kill() -> None:
+        until(lambda: local.link is not None and local.link.directive.state == "stop")
+        os.kill(local.nursery.children["controller"].process.pid, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    reason = local.run()
+    killer.join()
+    assert reason == "completed"
+    assert local.nursery.restarts == {"controller": 1}
+    events = list(read_events(tmp_path / "run/events.jsonl"))
+    assert {event.member for event in events if event.reason == "left"} == {"rollout-0#0", "trainer-0#0", "launcher#0", "shard-0#0"}
+    assert workers_of(os.getpid()) == []
+
+
+def until(condition: Callable[[], bool], deadline_s: float = 30.0) -> None:
+    deadline = time.monotonic() + deadline_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
 def signal_when_started(local: LocalLauncher, victim: str, number: signal.Signals) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while "rollout-0" not in local.nursery.children or not local.link or not local.link.alive(["rollout-0"]):
         assert time.monotonic() < deadline
         time.sleep(0.02)

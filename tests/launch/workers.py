@@ -30,6 +30,15 @@ def finisher(args: WorkerArgs, others: int) -> int:
     return 0
 
 
+def lingering(args: WorkerArgs) -> int:
+    """Takes a while to leave after the stop, and leaves in order."""
+    with QueueClient.connect(args.controller, name=args.name, role=args.role) as client:
+        _until_stop(client)
+        threading.Event().wait(1.0)
+        client.leave().result(20.0)
+    return 0
+
+
 def suicidal(args: WorkerArgs, times: int, marker: str) -> int:
     """Is killed with SIGKILL by its own hand in its first `times` lives, completes the run in the one after."""
     with QueueClient.connect(args.controller, name=args.name, role=args.role) as client:
@@ -76,7 +85,7 @@ def deaf(args: WorkerArgs) -> int:
 def _until_stop(client: QueueClient) -> None:
     revision = -1
     while True:
-        directive = client.watch(seen=revision, wait_s=2.0).result(10.0).directive
+        directive = client.watch(seen=revision, wait_s=2.0).result(30.0).directive
         revision = directive.revision
         if directive.state == "stop":
             return

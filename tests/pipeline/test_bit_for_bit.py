@@ -19,11 +19,11 @@ from tests.pipeline.model import prepare
 STEPS = 6
 
 
-def reference(folder: Path, *overrides: str) -> list[str]:
-    """Digests of versions 1…STEPS."""
+def reference(folder: Path, *overrides: str, steps: int = STEPS) -> list[str]:
+    """Digests of versions 1…steps."""
     config = configure(folder / "reference", *overrides)
     loop = ReferenceLoop(config, prepare(config, "policy"))
-    return [record.digest for record in loop.run(STEPS)]
+    return [record.digest for record in loop.run(steps)]
 
 
 @pytest.fixture(scope="module")

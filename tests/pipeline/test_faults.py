@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[2]
 
 
 LONGER = [pytest.param(name, marks=pytest.mark.e2e) for name in ("shard-0", "controller")]  # tests/launch has them with light workers
+NOT_AGAIN = {"shard-0": ("limits.restarts=0",), "controller": ("queue.journal=false",)}
 
 
 @pytest.mark.parametrize("name", ["trainer-0", "publisher-0", *LONGER])
@@ -30,7 +31,7 @@ def test_the_death_of_a_part_that_cannot_be_replaced_ends_the_run_and_names_it(t
         if wait_until(lambda: version(launcher) >= 3, over, "version 3"):
             kill(launcher, name)
 
-    run = run_pipeline(configure(tmp_path / "run", "run.steps=200", "weights.export_every=2"), killer)
+    run = run_pipeline(configure(tmp_path / "run", "run.steps=200", "weights.export_every=2", *NOT_AGAIN.get(name, ())), killer)
     assert name in run.summary.exit_reason
     assert "SIGKILL" in run.summary.exit_reason
     assert run.summary.exported is not None

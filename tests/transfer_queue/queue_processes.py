@@ -5,6 +5,7 @@ A test starts `Process("hold", url, …)`; the function of that name below runs 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -167,3 +168,17 @@ def saver(url: str, folder: str) -> None:
         say("saved")
     except (Gone, QueueError, QueueGone) as error:
         say(f"failed: {error}")
+
+
+def killed_in_puts(url: str, lines: str) -> None:
+    """A writer for each line, all at once: each says the gid and the seed of every row that was acknowledged, and is killed at its line of a put."""
+    import ahead_writers as writers
+
+    children = []
+    for line in range(int(lines)):
+        children.append(os.fork())
+        if not children[-1]:
+            with contextlib.suppress(BaseException):  # whatever it is: this child says by how it ends that it was not killed
+                writers.put_until_killed(url, line)
+            os._exit(1)
+    say("ended " + " ".join(str(-os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])) for child in children))

@@ -31,6 +31,8 @@ def malformed(rng: random.Random) -> list[bytes]:
         sm.Read(id=rng.randrange(99), columns=[sm.Ranges([rng.randrange(9)], [rng.choice([-1, 2**62])], [2**62])]),
         sm.Read(id=rng.randrange(99), columns=[sm.Ranges([2**63 - 1], [], [0, 1])]),
         sm.Reserve(id=rng.randrange(99), owner="evil#0", cuts=rng.choice([[], [[]], [[0]], [[0, 2**63]], [[0, 2**62]] * 4, [[0, 1], [0]]])),
+        sm.ReserveAhead(id=rng.randrange(99), owner=rng.choice(["evil", "evil#0", "victim#0"])),
+        sm.Seal(id=rng.randrange(99), region=rng.choice([None, 0, -1, 2**28, 2**64 - 1])),
         sm.Fill(id=rng.randrange(99), owner=rng.choice(["evil#0", "victim#0"]), block=rng.randrange(12), start=rng.choice([0, -1, 2**62, 2**64 - 1])),
         sm.Hold(id=rng.randrange(99), blocks=rng.choice([[], [0], [2**64 - 1] * 3, [-1]])),
         sm.Join(id=rng.randrange(99), owner=rng.choice(["evil", "evil#0"]), pid=rng.choice([0, -1, 2**22 + 1, 2**64 - 1])),

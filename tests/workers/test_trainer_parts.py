@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +21,8 @@ from checkpoint_engine.publisher import Publisher
 from checkpoint_engine.publisher_client import PublisherClient
 from tests.workers.worker_desk import NO_EVALUATION, TRAIN_ONLY, desk
 from transfer_queue.columns import Jagged
+from transfer_queue.errors import Gone
+from transfer_queue.messages import ModelVersion, Rows, unpacked
 
 
 def two_rows() -> StageBatch:
@@ -55,6 +58,36 @@ def test_a_version_that_waits_for_a_slot_is_tried_again_at_once_and_not_after_th
         assert list(stream.micro_batches(0)) == []
         assert len(tried) == 3
         assert tried[2] - tried[0] < 5
+
+
+@pytest.mark.parametrize("canonical", [True, False])
+def test_a_batch_of_which_a_shard_took_something_is_given_back_and_filled_again(
+    tmp_path: Path, canonical: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of a lease is computed with before all of it is read, so nothing is in the gradient twice."""
+    with desk(tmp_path, *TRAIN_ONLY, NO_EVALUATION, "batch_size=4", "rollout.samples_per_prompt=2") as found:
+        context, rollout = found.context("trainer-0"), found.client("rollout-0", "rollout")
+        rollout.published(ModelVersion("policy", 0, 0)).result(5.0)
+        found.put_prompts(4)
+        for lease in rollout.pull(found.topic, loaded=0, limit=4).result(5.0).groups:
+            found.put_group(rollout, lease, 2)
+        read, reads = context.client.read, 0
+
+        def fails_once(rows: Rows, *more: Any) -> dict[str, Any]:
+            nonlocal reads
+            reads += 1
+            if reads == 2:
+                raise Gone(unpacked(rows.gids).tolist())
+            return read(rows, *more)
+
+        monkeypatch.setattr(context.client, "read", fails_once)
+        stream = BatchStream(context, found.config.stage("train"), micro_groups=2, canonical=canonical, on_wait=lambda: True)
+        batches = list(stream.micro_batches(0))
+        assert reads == (4 if canonical else 3)
+        assert sorted(gid for batch in batches for gid in set(batch.gids.tolist())) == [0, 1, 2, 3]
+        assert stream.complete
+        reply = context.client.commit(found.topic, "train", "policy", 0, 0, stream.leases).result(5.0)
+        assert (reply.version, reply.trained) == (1, 4)
 
 
 def test_exports_reach_or_pass_every_multiple_and_are_called_by_what_they_hold(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ class Loss:
 
 def lose_shard(topic: TopicState, shard: int, before: int) -> None:
     """Blocks of `shard` with numbers below `before` are gone."""
-    prompts = topic.prompts.lose(shard, before)
+    prompts = topic.prompts.lose(shard, before, topic.spec.rewinds)
     loss = lose(topic, topic.groups.all())
     kept = {"kept": sum(replays.lose() for replays in topic.replays.values())} if topic.replays else {}
     counts = kept | {"groups": int(loss.hopeless.sum()), "rows": int(loss.rows_gone.sum()), "columns": int(loss.gone.sum()), "prompts": prompts}
@@ -54,7 +54,9 @@ def lose(topic: TopicState, slots: np.ndarray) -> Loss:
     """Give up or make again what shards that ended took of these groups, but for those that a trainer has."""
     _undeal(topic, slots)
     loss = _look(topic, slots)
+    again = _prompts_again(topic, loss)
     ending.drop(topic, loss.groups[loss.hopeless], SHARD_LOST)
+    topic.prompts.ask_again(again)
     touched = loss.broken.copy()
     touched[loss.owners[loss.gone.any(axis=1)]] = True
     touched &= ~loss.hopeless
@@ -96,6 +98,15 @@ def _look(topic: TopicState, slots: np.ndarray) -> Loss:
     hopeless |= broken & store.groups.given[slots]
     hopeless |= some & store.groups.acked[slots].any(axis=1)  # what one trainer has learned from already is not made anew for another
     return Loss(slots, rows, owners, gone, rows_gone, broken, hopeless)
+
+
+def _prompts_again(topic: TopicState, loss: Loss) -> dict[int, int]:
+    """gid → next life, of groups that are dropped for nothing but their prompts, where the source can put these a second time."""
+    if not topic.spec.rewinds:
+        return {}
+    table, slots = topic.groups.groups, loss.groups[loss.hopeless]
+    slots = slots[~table.given[slots] & ~table.acked[slots].any(axis=1)]
+    return {gid: life + 1 for gid, life in zip(table.gid[slots].tolist(), table.life[slots].tolist(), strict=True)}
 
 
 def _outputs(schema: Schema) -> np.ndarray:

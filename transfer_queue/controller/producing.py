@@ -76,7 +76,7 @@ def admission_bound(topic: TopicState) -> str:
     if topic.over:
         return "done"
     if not topic.prompts.admits(topic.ledger.trained, opened):
-        return "count" if len(topic.prompts) else "prompts"
+        return "count" if topic.prompts.has_next else "prompts"
     if topic.window.capacity is not None and opened >= topic.window.capacity:
         return "window"
     return "" if topic.window.has_permit(opened) else "bytes"

@@ -36,7 +36,7 @@ def put_prompts(topic: TopicState, request: PutPrompts, last: bool) -> OkPrompts
     if new:
         topic.progressed(topic.schema.source)
         topic.runtime.wake("pull", topic.name)
-    return OkPrompts(accepted=len(new), cursor=queue.cursor)
+    return OkPrompts(accepted=len(new), cursor=max(queue.cursor, request.cursor))  # behind the request's only where nothing was stored
 
 
 def demand(topic: TopicState, request: Demand, last: bool) -> OkDemand | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
 from transfer_queue.controller.moves import Moves
@@ -44,13 +45,18 @@ def pass_on(observer: Observer, told: Event | tuple[Moves, float]) -> None:
 
 class Later:
     """In place of an observer while inputs are taken in: passes on what they made happen once they are kept. An observer that outlives the controller
-    would else have seen what its next start knows nothing of."""
+    would else have seen what its next start knows nothing of.
+
+    `look(event)`, where the observer has it, is called at once: by then it could not read the state machine as it was at the event."""
 
     def __init__(self, observer: Observer) -> None:
         self.observer = observer
+        self._look: Callable[[Event], None] | None = getattr(observer, "look", None)
         self._held: list[Event | tuple[Moves, float]] = []
 
     def on_event(self, event: Event) -> None:
+        if self._look is not None:
+            self._look(event)
         self._held.append(event)
 
     def on_moves(self, moves: Moves, t_s: float) -> None:

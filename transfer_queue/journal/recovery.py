@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -51,8 +52,12 @@ class _Log(NamedTuple):
     head: Head
 
 
-def open_journal(settings: JournalSettings, config: CoreConfig, observer: Observer) -> Opened:
-    """Raises JournalError for a folder that another controller has, that another release or configuration wrote, or that is damaged."""
+def open_journal(
+    settings: JournalSettings, config: CoreConfig, observer: Observer, attach: Callable[[Core], None] = lambda core: None
+) -> Opened:
+    """`attach` gets the state machine before it does anything, for an observer that reads it while it is told of the past.
+
+    Raises JournalError for a folder that another controller has, that another release or configuration wrote, or that is damaged."""
     settings.check()
     folder = Path(settings.folder)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -60,14 +65,14 @@ def open_journal(settings: JournalSettings, config: CoreConfig, observer: Observ
     try:
         for unfinished in folder.glob("*.unfinished"):
             unfinished.unlink()
-        past = restore(folder, config, observer)
-        return _new(settings, config, observer, holder) if past is None else _go_on(settings, observer, past, holder)
+        past = restore(folder, config, observer, attach)
+        return _new(settings, config, observer, attach, holder) if past is None else _go_on(settings, observer, past, holder)
     except BaseException:  # whatever it is: the folder is nobody's
         os.close(holder)
         raise
 
 
-def restore(folder: Path, config: CoreConfig, observer: Observer) -> Past | None:
+def restore(folder: Path, config: CoreConfig, observer: Observer, attach: Callable[[Core], None] = lambda core: None) -> Past | None:
     """The newest snapshot, and every input after it; nothing in the folder changes. None where no controller ever was."""
     logs = _logs(folder)
     for log in logs:
@@ -79,13 +84,16 @@ def restore(folder: Path, config: CoreConfig, observer: Observer) -> Past | None
         return None
     if not found or found != list(range(first, first + len(found))):
         raise JournalError(f"{folder}: logs {found} do not follow on snapshot {first}: files are missing; put them back")
-    return _replayed([log for log in logs if log.head.number >= first], snapshot, config, observer)
+    return _replayed([log for log in logs if log.head.number >= first], snapshot, config, observer, attach)
 
 
-def _replayed(logs: list[_Log], snapshot: Snapshot | None, config: CoreConfig, observer: Observer) -> Past:
+def _replayed(
+    logs: list[_Log], snapshot: Snapshot | None, config: CoreConfig, observer: Observer, attach: Callable[[Core], None]
+) -> Past:
     clock, resumed = LoopClock(), Resumed(observer)
     clock.now = logs[0].head.now
     core = Core(config, resumed, clock)
+    attach(core)
     if snapshot is not None:
         core.thaw(snapshot.state)
     resumed.calls = core.emitted
@@ -98,9 +106,10 @@ def _replayed(logs: list[_Log], snapshot: Snapshot | None, config: CoreConfig, o
     return Past(core, clock, replay.start, logs[-1].path, logs[-1].head, end, time.thread_time() - begun)
 
 
-def _new(settings: JournalSettings, config: CoreConfig, observer: Observer, holder: int) -> Opened:
+def _new(settings: JournalSettings, config: CoreConfig, observer: Observer, attach: Callable[[Core], None], holder: int) -> Opened:
     clock, later = LoopClock(), Later(observer)
     core = Core(config, later, clock)
+    attach(core)
     head = Head(FORMAT, sources(), encoded(config), 0, clock.now, Start(life=0, boot=boot(), ahead_s=0.0))
     log = Log.create(Path(settings.folder), head)
     return Opened(core, clock, Journal(settings, core, clock, later, log, head, 0.0), False, holder)

@@ -38,11 +38,9 @@ def serve(
     `config.comeback_s` > 0 tells members to wait for a controller that is gone; without it they end with the first one.
     Raises JournalError besides.
     """
-    opened = open_journal(journal, config, observer_factory())
+    opened = open_journal(journal, config, observer_factory(), (lambda core: None) if attach is None else attach)
     opened.core.measure_cpu_by(time.thread_time)
     try:
-        if attach is not None:
-            attach(opened.core)
         server = Server(opened.core, router(), security, opened.clock, opened.journal, drain_s)
         try:
             with drains(server.drain, drain_s is not None):

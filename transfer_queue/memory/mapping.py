@@ -25,7 +25,14 @@ class Mapping:
         self._descriptor = descriptor
         arena = _attach(descriptor, writable=False)
         self.readable: np.ndarray = arena.array
+        self.words: np.ndarray = arena.array.view(np.uint32)
+        self.bytes = arena.array.data  # the same as `readable`, for whoever looks at a few numbers: an array costs more than they do
+        self.note: np.ndarray = arena.note
         arena.close()
+
+    def writable(self, offset: int, nbytes: int) -> np.ndarray:
+        """Writable uint8 [nbytes] from `offset` on; what is written there faults in page by page."""
+        return self._writable[0].array[offset : offset + nbytes]
 
     def room(self, offset: int, nbytes: int) -> np.ndarray:
         """Writable uint8 [nbytes] from `offset` on, its pages mapped: a shard hands out ranges that other writers warmed, and to fault them in here

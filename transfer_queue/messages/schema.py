@@ -76,6 +76,7 @@ class TopicSpec(Record, frozen=True):
     window: Window
     prompts_bound: int = 256  # most prompts that wait for admission; a put beyond it parks
     rows_per_group: int = 1  # trajectories a producer is asked for
+    rewinds: bool = False  # the source can put any prompt again: those that go with a shard, also of open groups, come again and keep their place
 
     @property
     def admission_bytes(self) -> int:

@@ -29,7 +29,7 @@ class Answers:
         if frames and not isinstance(request, m.Write | m.Fill):
             raise Refused("malformed", f"{type(request).__name__} has no frames, {len(frames)} came")
         match request:
-            case m.Write() | m.Fill() | m.Reserve():
+            case m.Write() | m.Fill() | m.Reserve() | m.ReserveAhead():
                 reply: m.ShardReply = self._take_in(sender, request, frames)
             case m.Read() | m.Hold():
                 return self._look(sender, request)
@@ -50,13 +50,20 @@ class Answers:
         """Between bursts: what came free elsewhere, and idle memory to the system, about `most_bytes` at a time. Returns how much is left to give."""
         self.loans.collect()
         self.readers.reap()
+        self.store.reap()
         return self.store.cool(most_bytes)
+
+    def is_drained(self) -> bool:
+        """Nothing is left, and nothing can come: once this says so, a writer that reserved ahead finds that its room was taken back."""
+        self.store.regions.revoke()
+        self.store.look()
+        return not self.store.blocks
 
     def close(self) -> None:
         self.readers.close()
         self.store.close()
 
-    def _take_in(self, sender: bytes, request: m.Write | m.Fill | m.Reserve, frames: list[Frame]) -> m.ShardReply:
+    def _take_in(self, sender: bytes, request: m.Write | m.Fill | m.Reserve | m.ReserveAhead, frames: list[Frame]) -> m.ShardReply:
         if self.draining and not isinstance(request, m.Fill):
             raise Refused("draining", "this shard takes nothing new in: it ends when what it has is freed; write to another one")
         match request:
@@ -65,6 +72,9 @@ class Answers:
             case m.Reserve():
                 extent = self.store.reserve(request.owner, request.cuts, sender, self.readers.writer(sender))
                 return m.Reserved(first=extent.first, offset=extent.offset)
+            case m.ReserveAhead():
+                region = self.store.reserve_ahead(request.owner, sender, self.readers.writer(sender))
+                return m.ReservedAhead(region=region.number, begin=region.begin)
             case m.Fill():
                 if len(frames) != 1 or len(frames[0]) > m.FILL_BYTES:
                     raise Refused("malformed", f"Fill takes one frame of at most {m.FILL_BYTES} bytes, {[len(frame) for frame in frames[:8]]} came")
@@ -97,6 +107,8 @@ class Answers:
                 self._heard(SWEPT, request.upto)
             case m.Release():
                 self.readers.release(sender, request.holds)
+            case m.Seal():
+                self.store.seal(request.region, sender, self.readers.writer(sender))
             case _:
                 raise Refused("malformed", f"{type(request).__name__} is no request of a shard")
 
@@ -105,6 +117,7 @@ class Answers:
 
     def _status(self) -> m.ShardStatusReply:
         store = self.store
+        store.look()
         return m.ShardStatusReply(
             blocks=len(store.blocks),
             used_bytes=store.used_bytes,
@@ -113,6 +126,7 @@ class Answers:
             held_bytes=store.held_bytes,
             idle_bytes=store.space.warm.nbytes,
             extents=store.extents,
+            ahead_bytes=store.regions.ahead_bytes,
             resident_bytes=store.arena.resident_bytes(),
         )
 

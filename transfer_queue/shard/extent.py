@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Iterator
 from typing import Protocol
 
@@ -20,20 +21,22 @@ class Writer(Protocol):
     """A process that writes to the arena by itself."""
 
     ended: bool
+    had: deque[int]  # where ranges began that it got, the last one last: it has them mapped
 
 
 class Extent:
     """G blocks, numbered from `first`; block g has the bytes [marks[c, g], marks[c, g + 1]) of every column c, counted from the extent's begin."""
 
-    __slots__ = ("_shared", "asked_bytes", "first", "groups", "left", "marks", "nbytes", "offset", "owner", "source", "through", "writer")
+    __slots__ = ("_shared", "asked_bytes", "first", "groups", "head", "left", "marks", "nbytes", "offset", "owner", "source", "through", "writer")
 
-    def __init__(self, first: int, owner: str, offset: int, marks: np.ndarray, source: bytes, writer: Writer | None) -> None:
-        """`marks`: int64 [C, G + 1]. `source`: the connection that asked for it. `writer`: who may write behind our back; None where nobody maps."""
+    def __init__(self, first: int, owner: str, offset: int, marks: np.ndarray, source: bytes, writer: Writer | None, head: int = 0) -> None:
+        """`marks`: int64 [C, G + 1]. `source`: the connection that asked for it. `writer`: who may write behind our back; None where nobody maps.
+        `head`: bytes before it that go with it."""
         self.first, self.owner, self.offset, self.marks = first, owner, offset, marks
         self.nbytes = int(marks[-1, -1])
         self.asked_bytes = int((marks[:, -1] - marks[:, 0]).sum())  # padding not counted
         self.groups = self.left = marks.shape[1] - 1  # blocks of it, and those whose memory has not come back
-        self.source, self.writer = source, writer
+        self.source, self.writer, self.head = source, writer, head
         self.through = False  # nobody writes to it any more: it came whole, or somebody reads it, so it was published
         self._shared: list[int] | None = None  # blocks' pieces that lie in each whole page, as long as it has not come back
 
@@ -61,7 +64,7 @@ class Extent:
         whole = self.left == self.groups == len(blocks)
         self.left -= len(blocks)
         if whole:
-            return [(self.offset, self.nbytes)]
+            return [(self.offset - self.head, self.head + self.nbytes)]
         first, last = -(-self.offset // PAGE), (self.offset + self.nbytes) // PAGE  # the whole pages inside
         ranges = list(self._pages(blocks, first, last)) if first < last else []
         if self.left == 0:
@@ -96,9 +99,9 @@ class Extent:
         return counts
 
     def _rests(self, first: int, last: int) -> Iterator[tuple[int, int]]:
-        end = self.offset + self.nbytes
+        begin, end = self.offset - self.head, self.offset + self.nbytes
         if first >= last:
-            yield self.offset, self.nbytes
+            yield begin, end - begin
             return
-        yield self.offset, first * PAGE - self.offset
+        yield begin, first * PAGE - begin
         yield last * PAGE, end - last * PAGE

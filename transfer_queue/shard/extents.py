@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
+import numpy as np
 
 ALIGN = 64  # bytes: a cache line, and more than any dtype asks for
 
@@ -18,7 +19,7 @@ class ExtentPlan(msgspec.Struct, frozen=True):
     nbytes: int  # where the last column ends
 
 
-def plan(cuts: Sequence[Sequence[int]]) -> ExtentPlan:
+def plan(cuts: Sequence[Sequence[int]] | np.ndarray) -> ExtentPlan:
     """The layout of columns with the marks `cuts[c]` = [0, …, bytes of column c]."""
     bases, end = [], 0
     for marks in cuts:

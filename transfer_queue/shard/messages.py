@@ -53,6 +53,18 @@ class Reserve(ShardRequest, frozen=True):
     cuts: list[list[int]]
 
 
+class ReserveAhead(ShardRequest, frozen=True):
+    """A region for small puts to come, which this connection writes by itself; after Join only. → ReservedAhead. See `shard.region`."""
+
+    owner: str
+
+
+class Seal(ShardRequest, frozen=True):
+    """The sender writes no more into this region of its own; None: into none. No reply."""
+
+    region: int | None = None
+
+
 class Fill(ShardRequest, frozen=True):
     """The one frame that follows, at most FILL_BYTES, becomes bytes [start, start + its length) of the extent of `block`, its first. → Filled."""
 
@@ -124,6 +136,11 @@ class Reserved(ShardReply, frozen=True):
     offset: int  # where the extent begins in the arena
 
 
+class ReservedAhead(ShardReply, frozen=True):
+    region: int
+    begin: int  # in the arena
+
+
 class Filled(ShardReply, frozen=True):
     pass
 
@@ -153,6 +170,7 @@ class ShardStatusReply(ShardReply, frozen=True):
     held_bytes: int = 0  # of freed blocks that somebody still reads, or a stray writer may still write to
     idle_bytes: int = 0  # free, kept warm: pages of them are there
     extents: int = 0
+    ahead_bytes: int = 0  # room that writers reserved ahead and have not used
     resident_bytes: int | None = None  # memory that the arena takes; None where the system does not tell
 
 
@@ -161,5 +179,5 @@ class ShardError(ShardReply, frozen=True):
     message: str
 
 
-AnyShardRequest = Describe | Join | Reserve | Fill | Write | Read | Hold | Release | Free | Sweep | ShardStatus
-AnyShardReply = Described | Joined | Reserved | Filled | Written | Found | Held | NotFound | ShardStatusReply | ShardError
+AnyShardRequest = Describe | Join | Reserve | ReserveAhead | Seal | Fill | Write | Read | Hold | Release | Free | Sweep | ShardStatus
+AnyShardReply = Described | Joined | Reserved | ReservedAhead | Filled | Written | Found | Held | NotFound | ShardStatusReply | ShardError

@@ -100,7 +100,7 @@ class ShardServer:
         """Never where the run drains, or stops, itself: what is under way there can only be finished with us."""
         if self._drained_by is None or not self.answers.draining:
             return False
-        return not self.answers.store.blocks or time.monotonic() >= self._drained_by
+        return self.answers.is_drained() or time.monotonic() >= self._drained_by
 
     def run(self) -> str:
         """Answer until the directive says stop and only shards are left, or the controller is gone.

@@ -12,6 +12,8 @@ from transfer_queue.shard.checks import check_cuts, check_frames, check_ranges, 
 from transfer_queue.shard.extent import PAGE, Extent, Writer
 from transfer_queue.shard.messages import LIFE_BITS, Ranges
 from transfer_queue.shard.refused import Refused
+from transfer_queue.shard.region import IN_REGION
+from transfer_queue.shard.regions import Region, Regions
 from transfer_queue.shard.space import Space
 from transfer_queue.wire import Frame
 
@@ -25,12 +27,14 @@ class Store:
     """Invariants: `used_bytes` = what the blocks in `blocks` were asked for; `by_owner` partitions their numbers; live extents do not overlap.
 
     A block that was freed while it is held is in `lingering` until the last hold ends: it can be read no more, and its bytes stay as they are.
+    What writers put into regions is in `blocks` once it was named, or `look` was called.
     """
 
     def __init__(self, capacity_bytes: int, keep_bytes: int = KEEP_BYTES) -> None:
         self.capacity_bytes, self.keep_bytes = capacity_bytes, keep_bytes
         self.arena = sparse(ROOM * capacity_bytes, user="samples")
         self.space = Space(self.arena.nbytes, PAGE)
+        self.regions = Regions(self.arena, self.space, capacity_bytes)
         self.used_bytes = 0
         self.held_bytes = 0  # of what lingers
         self.extents = 0
@@ -45,6 +49,7 @@ class Store:
     def begin(self, life: int) -> None:
         """Before the first write: the shard is in its `life`-th life, and no block of another one has a number of this one."""
         self._next = life << LIFE_BITS
+        self.regions.begin(life)
 
     # ------------------------------------------------------------ in
 
@@ -52,20 +57,68 @@ class Store:
         """Room for the columns, for the connection `source`; `writer` may copy them there by itself. Raises Refused."""
         self._check_owner(owner)
         needed = check_cuts(cuts)
-        if self.used_bytes + needed > self.capacity_bytes:
+        if needed > self._room() and self.regions.ahead_bytes:  # who needs room now is before who may need it
+            self.regions.revoke()
+            self.look()
+        if needed > self._room():
             raise Refused("capacity", self._full(needed))
         marks = marks_of(cuts)
-        offset = self.space.take(int(marks[-1, -1])) if needed else 0
+        offset = self._take(int(marks[-1, -1]), writer) if needed else 0
         if offset is None:
             raise Refused("capacity", f"{self._full(needed)}. Readers hold {self.held_bytes} bytes that were freed: let go of what was read")
         extent = Extent(self._next, owner, offset, marks, source, writer)
         self._next += len(extent.blocks)
-        self.blocks.update(dict.fromkeys(extent.blocks, extent))
-        self.by_owner.setdefault(owner, set()).update(extent.blocks)
-        self.owned_bytes[owner] += needed
-        self.used_bytes += needed
-        self.extents += 1
+        self._add(extent)
         return extent
+
+    def _take(self, nbytes: int, writer: Writer | None) -> int | None:
+        """Where `writer` had its bytes before, if it can be: a copy into memory that is not mapped there yet takes twice as long."""
+        if writer is None:
+            return self.space.take(nbytes)
+        begin = self.space.take(nbytes, writer.had)
+        if begin is not None:
+            if begin in writer.had:
+                writer.had.remove(begin)
+            writer.had.append(begin)
+        return begin
+
+    def _room(self) -> int:
+        """Bytes that may still be stored: what is reserved ahead is as good as stored."""
+        return self.capacity_bytes - self.used_bytes - self.regions.ahead_bytes
+
+    def _add(self, extent: Extent) -> None:
+        self.blocks.update(dict.fromkeys(extent.blocks, extent))
+        self.by_owner.setdefault(extent.owner, set()).update(extent.blocks)
+        self.owned_bytes[extent.owner] += extent.asked_bytes
+        self.used_bytes += extent.asked_bytes
+        self.extents += 1
+
+    def reserve_ahead(self, owner: str, source: bytes, writer: Writer | None) -> Region:
+        """A region for `writer`, behind connection `source`. Raises Refused."""
+        self._check_owner(owner)
+        return self.regions.grant(owner, source, writer, self._room())
+
+    def seal(self, region: int | None, source: bytes, writer: Writer | None) -> None:
+        """See Regions.seal."""
+        self._take_over(self.regions.seal(region, source, writer))
+
+    def look(self) -> None:
+        """Take over what was put into regions meanwhile."""
+        self._take_over(self.regions.look())
+
+    def reap(self) -> None:
+        """Writers that ended write no more."""
+        self._take_over(self.regions.reap())
+
+    def _take_over(self, extents: Iterable[Extent]) -> None:
+        for extent in extents:
+            self._add(extent)
+
+    def _know(self, blocks: Iterable[int]) -> None:
+        """Take over the puts that these blocks are of."""
+        for block in blocks:
+            if block & IN_REGION and block not in self.blocks and (extent := self.regions.found(block)) is not None:
+                self._add(extent)
 
     def write(self, owner: str, frames: Sequence[Frame], cuts: Sequence[Sequence[int]]) -> Extent:
         """Reserve and fill: frame c is column c. All or nothing."""
@@ -106,7 +159,9 @@ class Store:
 
     def missing(self, blocks: Iterable[int]) -> list[int]:
         """Blocks named that are not here, each once."""
-        return sorted({block for block in blocks if block not in self.blocks})
+        named = set(blocks)
+        self._know(named)
+        return sorted(named - self.blocks.keys())
 
     def check_read(self, columns: Sequence[Ranges]) -> None:
         check_ranges(columns, self.capacity_bytes)
@@ -155,9 +210,13 @@ class Store:
 
     def free(self, blocks: Iterable[int]) -> int:
         """Returns the bytes freed. Unknown numbers are ignored: freeing is idempotent."""
+        numbered = list(blocks)
+        self._know(numbered)
         before = self.used_bytes
-        found = _taken_out(blocks, self.blocks)
+        found = _taken_out(numbered, self.blocks)
         for extent, numbers in found.items():
+            if extent.first & IN_REGION:
+                self.regions.gone(numbers)
             nbytes = extent.used_bytes(numbers)
             self.used_bytes -= nbytes
             self._disown(extent.owner, numbers, nbytes)
@@ -173,6 +232,8 @@ class Store:
         """`owner` has ended: free what it never published; `quarantine` holds what its process may still write to. Returns the bytes freed."""
         name, incarnation = split_owner(owner)
         self._ended[name] = max(incarnation, self._ended.get(name, -1))
+        self._take_over(self.regions.look(owner))
+        self.regions.shut(owner)
         swept = self.by_owner.get(owner, set()) - set(keep)
         if quarantine is not None:
             for block in swept:

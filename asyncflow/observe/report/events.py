@@ -144,6 +144,11 @@ class EventFacts:
         if event.dst == "stop":
             self.stop_reason = self.stop_reason if self.stop_reason is not None else event.reason
             self._mark(event, "", "stop", f"stop: {event.reason}")
+        elif event.reason == "restarted":
+            self._mark(event, "", "restarted", "the controller was started again, out of its journal")
+        elif event.reason == "frozen":
+            seconds = number(event.data.get("seconds"))
+            self._mark(event, "", "slow", f"the controller did not run{'' if seconds is None else f' for {seconds:.1f} s'}")
         else:
             self._mark(event, event.member.partition("#")[0], "failed", event.reason)
 

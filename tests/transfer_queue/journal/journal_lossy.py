@@ -12,6 +12,7 @@ from controller_actors import Actor, Trainer
 from controller_world import Settings, World
 
 from transfer_queue import messages as m
+from transfer_queue.controller.core import Core, CoreConfig
 from transfer_queue.shard.messages import LIFE_BITS
 
 ADVANTAGE = 2  # number of the stage that works on whole groups
@@ -33,11 +34,15 @@ class LossyWorld(World):
 
     refusals = ("stale_incarnation", "shard_lost")
 
-    def __init__(self, settings: Settings, shards: int = 2, losses: float = 0.02) -> None:
-        self.shards, self.losses = shards, losses
+    def __init__(self, settings: Settings, shards: int = 2, losses: float = 0.02, rewinds: bool = False) -> None:
+        self.shards, self.losses, self.rewinds = shards, losses, rewinds
         self.leased: dict[int, dict[int, set[int]]] = {}  # lease of the advantage stage → gid → blocks of its responses
         self.made_of: dict[int, set[int]] = {}  # block of an advantage → the blocks of the responses that it was computed over
         super().__init__(settings)
+
+    def start(self, config: CoreConfig) -> Core:
+        topics = [msgspec.structs.replace(topic, rewinds=self.rewinds) for topic in config.topics]
+        return super().start(msgspec.structs.replace(config, topics=topics))
 
     def servers(self) -> list[tuple[Callable[[World, str], Actor], str]]:
         return [(Shard, f"shard-{index}") for index in range(self.shards)]

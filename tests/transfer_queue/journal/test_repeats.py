@@ -199,6 +199,31 @@ def test_a_member_sends_again_what_has_no_reply_under_the_same_ids_in_order() ->
         assert [each.result(WAIT_S).wanted for each in (*pending[1:], late)] == [7, 7, 7]
 
 
+def test_a_cancel_that_reached_the_new_connection_first_is_said_again_behind_what_it_cancels() -> None:
+    """The controller finds nothing to cancel on a connection that has asked for nothing yet, and says that all is well."""
+    context = zmq.Context.instance()
+    first = context.socket(zmq.ROUTER)
+    url = f"tcp://127.0.0.1:{first.bind_to_random_port('tcp://127.0.0.1')}"
+    registered = m.OkRegistered(member="a", incarnation=3, config=b"", topics=[run.spec()], shards=[], comeback_s=WAIT_S)
+    with QueueClient(url, None, registered, WAIT_S) as client, context.socket(zmq.ROUTER) as second:
+        pending = client.demand(run.TOPIC, wait_s=60.0)
+        ids(first, 1)
+        first.close(linger=0)
+        client.poll(0.05)  # the loss is noticed
+        pending.cancel()
+        second.linger = 0
+        second.bind(url)
+        connection, (early,) = ids(second, 1)  # zmq sends what waited as soon as it is connected, whoever looks
+        assert isinstance(early, m.Cancel)
+        second.send_multipart([connection, encode(m.OkEmpty(id=early.id))])
+        assert not second.poll(300), "the reply has arrived before its client looks"
+        assert not client.poll(0.5)
+        _, (again, cancel) = ids(second, 2)
+        assert isinstance(again, m.Demand)
+        assert isinstance(cancel, m.Cancel)
+        assert (again.id, cancel.target) == (pending.id, pending.id)
+
+
 def test_connections_of_one_member_have_ids_of_their_own() -> None:
     registered = m.OkRegistered(member="a", incarnation=0, config=b"", topics=[], shards=[])
     with zmq.Context.instance().socket(zmq.ROUTER) as server:

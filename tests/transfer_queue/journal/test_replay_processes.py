@@ -1,4 +1,4 @@
-"""Replay as it is deployed: a controller with a journal and two shards as processes, each of which is killed with -9 on the way."""
+"""Replay with real bytes: a controller with a journal and two shards as processes, each of which is killed with -9 on the way; a save and a load."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ from test_controller_command import controller
 
 from transfer_queue import messages as m
 from transfer_queue.client import QueueClient
+from transfer_queue.local import LocalQueue
+from transfer_queue.operation.settings_file import load as read_settings
+from transfer_queue.saving.loader import load
+from transfer_queue.saving.saver import save
 
 WAIT_S = 30.0
 FILE = """
@@ -82,4 +86,33 @@ def test_what_is_replayed_is_what_was_trained_whoever_was_killed_meanwhile(tmp_p
             client.close_prompts("sums", 6).result(WAIT_S)
             assert client.commit("sums", "train", "m", 0, 2, [third.lease]).result(WAIT_S).done
             assert replay(client).kept == 0
-            assert run.comes_to_use(client, 0)
+            looker = stack.enter_context(QueueClient.connect(url, name="looker", role="looker", timeout_s=WAIT_S))  # knows the shards there are now
+            assert run.comes_to_use(looker, 0)
+
+
+def commit(client: QueueClient, number: int, taken: m.OkTaken) -> None:
+    client.commit("sums", "train", "m", 0, number, [taken.lease]).result(WAIT_S)
+
+
+def test_a_save_takes_the_bytes_along_that_are_to_be_replayed(tmp_path: Path) -> None:
+    file = tmp_path / "queue.toml"
+    file.write_text(FILE)
+    topics = read_settings(file).topics
+    with LocalQueue(topics, shards=2) as queue, queue.client("me") as client:
+        for number in range(2):
+            commit(client, number, step(client, topics[0], number))
+        held = step(client, topics[0], 2)
+        assert len(held.replayed) == 2
+        save(queue.url, tmp_path / "saved")
+        before = replay(client)
+    with LocalQueue(topics, shards=1) as queue, queue.client("me") as client:
+        load(queue.url, tmp_path / "saved")
+        after = replay(client)
+        assert (after.kept, after.replayed, after.leased, before.leased) == (before.kept, before.replayed, 0, 2) == (4, 2, 0, 2)
+        assert after.kept_bytes < before.kept_bytes, "drafts lay in the blocks of answers, and nobody reads them"
+        taken = client.take("sums", "train", limit=2, at_least=2, step=2).result(WAIT_S)
+        assert taken.rows.keys() == held.rows.keys()
+        read_replayed(client, topics[0], taken)
+        client.close_prompts("sums", 6).result(WAIT_S)
+        commit(client, 2, taken)
+        assert run.comes_to_use(client, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -15,6 +16,8 @@ from hypothesis import strategies as st
 from journal_lossy import BlindTrainer, LossyWorld
 
 from transfer_queue import messages as m
+from transfer_queue.controller.blocks import Blocks
+from transfer_queue.controller.prompts import PromptQueue
 from transfer_queue.shard.messages import LIFE_BITS
 
 
@@ -108,6 +111,76 @@ def test_a_lost_prompt_of_an_open_group_drops_it_with_its_permit_and_the_next_on
     source = desk.join("source-1", "source")
     demand = desk.ask(source.connection, m.Demand(topic="policy", wait_s=0.0, **source.fields), m.OkDemand)
     assert demand.cursor == 3, "the waiting prompt is asked for again, the dropped ones are not"
+
+
+def rewinding() -> ShardDesk:
+    """Groups 0 and 1 are generated, prompts 2 to 5 wait; those with an even gid lie on shard 0, the others on shard 1."""
+    desk = ShardDesk(msgspec.structs.replace(plain(batch=2, staleness=0), rewinds=True))
+    desk.shard(0)
+    desk.shard(1)
+    put_again(desk, desk.join("source", "source"), range(6), (0, 1))
+    assert [lease.gid for lease in desk.pull(desk.join("rollout-0"), 4)] == [0, 1]
+    return desk
+
+
+def put_again(desk: ShardDesk, source: Who, gids: Iterable[int], shards: tuple[int, ...]) -> int:
+    puts = []
+    for gid in gids:
+        desk.on = shards[gid % len(shards)]
+        puts.append(m.PromptPut(gid=gid, columns={"prompt": desk.slice()}))
+    cursor = max(prompt.gid for prompt in puts) + 1
+    reply = desk.ask(source.connection, m.PutPrompts(topic="t", prompts=puts, cursor=cursor, **source.fields), m.OkPrompts)
+    assert reply.cursor >= cursor, "a smaller one would say that nothing was stored"
+    return reply.accepted
+
+
+def cursor_of(desk: ShardDesk, source: Who) -> int:
+    return desk.ask(source.connection, m.Demand(topic="t", wait_s=0.0, **source.fields), m.OkDemand).cursor
+
+
+def test_a_source_that_rewinds_puts_the_prompts_of_dropped_groups_again_and_none_overtakes_them() -> None:
+    desk = rewinding()
+    desk.lose(0)
+    assert desk.ledger() == {"admitted": 1, "dropped:shard_lost": 1}
+    rollout, source = desk.join("rollout-1"), desk.join("source-1", "source")
+    assert desk.pull(rollout, 4) == [], "3 waits, and there is a permit, but 0 comes first"
+    assert cursor_of(desk, source) == 0
+    assert put_again(desk, source, [6, 7], (1,)) == 2, "a put that was under way"
+    assert cursor_of(desk, source) == 0
+    assert put_again(desk, source, [0], (1,)) == 1
+    assert cursor_of(desk, source) == 2, "1 is there"
+    (lease,) = desk.pull(rollout, 4)
+    assert lease.gid == 0
+    born = [event for event in desk.log.of("group") if event.gid == 0 and event.src == ""]
+    assert [event.data["life"] for event in born] == [0, 1]
+    assert put_again(desk, source, range(2, 6), (1,)) == 2
+    assert [prompt.gid for prompt, _ in desk.topic.prompts.freeze().waiting] == [2, 3, 4, 5, 6, 7]
+
+
+def test_prompts_that_come_again_have_room_though_the_others_fill_it() -> None:
+    desk = ShardDesk(msgspec.structs.replace(plain(batch=2, staleness=0), rewinds=True, prompts_bound=2))
+    desk.shard(0)
+    desk.shard(1)
+    source = desk.join("source", "source")
+    put_again(desk, source, [0, 1], (0,))
+    desk.pull(desk.join("rollout-0"), 2)
+    put_again(desk, source, [2, 3], (1,))
+    desk.lose(0)
+    demand = desk.ask(source.connection, m.Demand(topic="t", wait_s=0.0, **source.fields), m.OkDemand)
+    assert (demand.wanted, demand.cursor) == (2, 0)
+    assert put_again(desk, source, [0, 1], (1,)) == 2
+    assert [lease.gid for lease in desk.pull(desk.join("rollout-1"), 2)] == [0, 1]
+
+
+def test_prompts_that_are_to_come_again_are_part_of_a_snapshot() -> None:
+    desk = rewinding()
+    desk.lose(0)
+    frozen = desk.topic.prompts.freeze()
+    other = PromptQueue(8, Blocks())
+    other.thaw(frozen)
+    assert other.freeze() == frozen
+    assert frozen.returning == {0: 1, 2: 0, 4: 0}
+    assert not other.has_next
 
 
 def test_waiting_prompts_are_put_again_and_others_are_ignored() -> None:
@@ -268,13 +341,16 @@ def finish(world: LossyWorld) -> None:
     requeue=st.booleans(),
     losses=st.sampled_from([0.01, 0.04]),
     blind=st.booleans(),
+    rewinds=st.booleans(),
 )
-@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_any_run_whose_shards_are_lost_again_and_again_keeps_the_bound_and_ends(losses: float, blind: bool, **options: Any) -> None:
-    world = LossyWorld(Settings(total=9, **options), losses=losses)
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_any_run_whose_shards_are_lost_again_and_again_keeps_the_bound_and_ends(losses: float, blind: bool, rewinds: bool, **options: Any) -> None:
+    world = LossyWorld(Settings(total=9, **options), losses=losses, rewinds=rewinds)
     if blind:
         world.actors = [BlindTrainer(world, "trainer") if actor.name == "trainer" else actor for actor in world.actors]
     finish(world)
+    if rewinds and not blind and (options["policy"] == "wait" or options["staleness"] is None):
+        assert sorted(world.trained_gids) == list(range(9)), "no other group took the place of one that was lost"
 
 
 def test_losses_really_happen_in_these_runs() -> None:
