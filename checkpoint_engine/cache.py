@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from checkpoint_engine.copy_out import copy_out
 from checkpoint_engine.loan import Loan
-from checkpoint_engine.manifest import Manifest, view_tensor
-from checkpoint_engine.readable import readable
+from checkpoint_engine.manifest import Manifest
+from checkpoint_engine.slot import Lease, Reservation, Slot, new_arena
 from checkpoint_engine.weights_id import WeightsId
 from shared_arena import Arena
 
@@ -28,62 +27,12 @@ if TYPE_CHECKING:
 Clock = Callable[[], float]
 
 
-def new_arena() -> Arena:
-    return Arena(user="weights")
-
-
 class NoFreeSlot(RuntimeError):
     """Every slot is being read, written or served. The version stays pending: try again when `wait_free` says so."""
 
 
 class ReservationOver(RuntimeError):
     """The writer's slot was taken back before the version was complete."""
-
-
-@dataclass
-class Slot:
-    index: int
-    arena: Arena = field(default_factory=new_arena)
-    manifest: Manifest | None = None  # set: complete and verified
-    writer: Reservation | None = None
-    loan: Loan | None = None  # set: the memory is another cache's
-    was_read: bool = False
-    tainted: bool = False
-    leases: set[Lease] = field(default_factory=set)
-
-
-@dataclass(eq=False)
-class Lease:
-    """A reader's hold on one complete version until `deadline` (the cache's clock, seconds)."""
-
-    slot: Slot
-    manifest: Manifest
-    arena: Arena
-    holder: str
-    deadline: float
-
-    @property
-    def weights(self) -> WeightsId:
-        """What was leased: the label to load it under."""
-        return self.manifest.weights
-
-    def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
-        return iter(self.tensors())
-
-    def tensors(self) -> Iterable[tuple[str, torch.Tensor]]:
-        """(name, view into the cache) in published order. Read-only by contract; a view is valid until the lease is released."""
-        buffer = readable(self.arena.array)
-        for meta in self.manifest.tensors:
-            yield meta.name, view_tensor(buffer, meta)
-
-
-@dataclass(eq=False)
-class Reservation:
-    """A writer's hold on one slot, ended by `HostCache.complete` or `HostCache.abandon`."""
-
-    slot: Slot
-    arena: Arena
-    weights: WeightsId
 
 
 class HostCache:

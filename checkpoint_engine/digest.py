@@ -6,7 +6,9 @@ from the keys of the connection.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,6 +19,10 @@ from checkpoint_engine.manifest import Manifest, TensorMeta, dtype_name
 
 if TYPE_CHECKING:
     import torch
+
+
+_THREADS = min(4, os.cpu_count() or 1)
+_LARGE_BYTES = 64 << 20
 
 
 def bytes_digest(data: np.ndarray) -> str:
@@ -48,8 +54,16 @@ def weights_digest(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
 
 
 def digested(manifest: Manifest, data: np.ndarray) -> Manifest:
-    """`manifest` with the digest of every tensor in `data` (uint8 [>= total_bytes]) and of the version filled in."""
-    tensors = tuple(msgspec.structs.replace(meta, digest=bytes_digest(data[meta.offset : meta.offset + meta.nbytes])) for meta in manifest.tensors)
+    """`manifest` with the digest of every tensor in `data` (uint8 [>= total_bytes]) and of the version filled in. Everybody waits for it, so a large
+    version is hashed by several threads, its largest tensors first."""
+
+    def digest(meta: TensorMeta) -> str:
+        return bytes_digest(data[meta.offset : meta.offset + meta.nbytes])
+
+    order = sorted(manifest.tensors, key=lambda meta: -meta.nbytes)
+    with ThreadPoolExecutor(_THREADS if manifest.total_bytes >= _LARGE_BYTES else 1, thread_name_prefix="digest") as pool:
+        found = dict(zip((meta.name for meta in order), pool.map(digest, order), strict=True))
+    tensors = tuple(msgspec.structs.replace(meta, digest=found[meta.name]) for meta in manifest.tensors)
     weights = msgspec.structs.replace(manifest.weights, digest=version_digest(tensors))
     return msgspec.structs.replace(manifest, weights=weights, tensors=tensors)
 

@@ -16,11 +16,12 @@ import numpy as np
 import torch
 
 from checkpoint_engine.broadcast import broadcast_buffer, check_bucket
-from checkpoint_engine.cache import HostCache, Lease, NoFreeSlot
+from checkpoint_engine.cache import HostCache, NoFreeSlot
 from checkpoint_engine.collective import Group, GroupError, address_towards
 from checkpoint_engine.digest import Verifier, digested
 from checkpoint_engine.hosted_board import HostedBoard, JoinedBoard
 from checkpoint_engine.manifest import Manifest, check_manifest
+from checkpoint_engine.slot import Lease
 from checkpoint_engine.weights_id import WeightsId
 
 _LEASE_S = 300.0

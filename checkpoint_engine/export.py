@@ -9,8 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from checkpoint_engine.cache import Lease
 from checkpoint_engine.manifest import Manifest, TensorMeta, element_bytes
+from checkpoint_engine.slot import Lease
 from checkpoint_engine.weights_id import WeightsId
 
 WEIGHTS_FILE = "model.safetensors"

@@ -20,10 +20,11 @@ import msgspec
 
 from checkpoint_engine import messages as m
 from checkpoint_engine.broadcast import broadcast_buffer
-from checkpoint_engine.cache import HostCache, Lease
+from checkpoint_engine.cache import HostCache
 from checkpoint_engine.collective import FORM_S, Group, GroupError
 from checkpoint_engine.membership import Members
 from checkpoint_engine.rendezvous import MOST_NOTES, Board
+from checkpoint_engine.slot import Lease
 from checkpoint_engine.weights_id import WeightsId
 
 INVITE_S = 0.5

@@ -11,9 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from checkpoint_engine import messages as m
-from checkpoint_engine.cache import HostCache, Reservation
+from checkpoint_engine.cache import HostCache
 from checkpoint_engine.deadline import clamp_s
 from checkpoint_engine.manifest import MOST_BYTES, Manifest, check_manifest
+from checkpoint_engine.slot import Reservation
 from checkpoint_engine.weights_id import WeightsId
 
 Send = Callable[[bytes, m.FromPublisher], None]

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from checkpoint_engine import messages as m
-from checkpoint_engine.cache import HostCache, Lease
+from checkpoint_engine.cache import HostCache
 from checkpoint_engine.deadline import clamp_s
+from checkpoint_engine.slot import Lease
 
 LEASE_S = 10.0
 """From one sign of progress to the next: a chunk that is asked for, or `Renew` by who mapped the memory."""

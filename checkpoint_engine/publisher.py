@@ -18,7 +18,7 @@ import zmq
 
 from checkpoint_engine import messages as m
 from checkpoint_engine.broadcast import check_bucket
-from checkpoint_engine.cache import HostCache, Reservation
+from checkpoint_engine.cache import HostCache
 from checkpoint_engine.collective import check_timeout, import_torch
 from checkpoint_engine.deadline import clamp_s
 from checkpoint_engine.digest import digested
@@ -28,6 +28,7 @@ from checkpoint_engine.intake import Intake
 from checkpoint_engine.manifest import Manifest
 from checkpoint_engine.membership import MOST_MEMBERS
 from checkpoint_engine.outlet import Outlet
+from checkpoint_engine.slot import Reservation
 from checkpoint_engine.wakeup import Wakeup
 from checkpoint_engine.weights_id import WeightsId
 from checkpoint_engine.wire import Secure, bind_router, decode_to_publisher, encode, host_of

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import zmq
 
 from checkpoint_engine import messages as m
-from checkpoint_engine.cache import HostCache, Lease
+from checkpoint_engine.cache import HostCache
 from checkpoint_engine.collective import import_torch
 from checkpoint_engine.digest import DigestMismatch
 from checkpoint_engine.link import Link
@@ -25,6 +25,7 @@ from checkpoint_engine.manifest import ManifestError
 from checkpoint_engine.pull import LEASE_S as LEASE_OF_LOAN_S
 from checkpoint_engine.pull import PullFailed, pull_newest
 from checkpoint_engine.seat import Seat, SeatLost
+from checkpoint_engine.slot import Lease
 from checkpoint_engine.wakeup import Wakeup
 from checkpoint_engine.weights_id import WeightsId
 from checkpoint_engine.wire import Secure

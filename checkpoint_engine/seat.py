@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 from checkpoint_engine import messages as m
 from checkpoint_engine.broadcast import broadcast_buffer
-from checkpoint_engine.cache import HostCache, Reservation
+from checkpoint_engine.cache import HostCache
 from checkpoint_engine.collective import Group, GroupError, address_towards
 from checkpoint_engine.digest import DigestMismatch, Verifier
 from checkpoint_engine.link import Link
 from checkpoint_engine.manifest import Manifest, ManifestError, check_manifest
+from checkpoint_engine.slot import Reservation
 from checkpoint_engine.weights_id import WeightsId
 
 

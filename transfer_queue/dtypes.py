@@ -36,6 +36,13 @@ _INSTEAD = {
 }
 
 
+@functools.lru_cache(256)  # numpy puts a name together each time, which costs more than the rest of what a small column does
+def name_of(found: np.dtype) -> str:
+    """As numpy spells it."""
+    return found.name
+
+
+@functools.lru_cache(256)
 def refusal(found: np.dtype) -> str | None:
     """Why values of this numpy dtype are no column of numbers, and what is; None when they are one."""
     if found.name in REFUSED:

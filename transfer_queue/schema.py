@@ -46,7 +46,7 @@ def _check(column: m.Column, packed: Packed, topic: str) -> None:
     where = f"column {column.name!r} of topic {topic!r}"
     if packed.kind != column.kind:
         raise ValueError(f"{where} is {column.kind}, got {packed.kind}: pass {_PASS[column.kind]} for {column.kind}")
-    if packed.dtype not in (column.dtype, storage(column.dtype).name):
+    if packed.dtype != column.dtype and packed.dtype != storage(column.dtype).name:
         raise ValueError(
             f"{where} is {column.dtype}, got {packed.dtype}: bits travel unconverted and would be read as other numbers; convert before writing, "
             f"e.g. values.astype({column.dtype!r}) or tensor.to(torch.{column.dtype})"

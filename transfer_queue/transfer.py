@@ -127,7 +127,8 @@ class Transfer(Connection):
                 self._peer(index).free(sorted(numbers))
 
     def shard_status(self) -> dict[int, sm.ShardStatusReply]:
-        """What each shard stores now."""
+        """What each shard stores now, of those that are there now."""
+        self._renew(0.0)
         waiting = {shard.index: self._peer(shard.index).ask(sm.ShardStatus()) for shard in self.shards}
         return {index: pending.result(self.timeout_s)[0] for index, pending in waiting.items()}
 

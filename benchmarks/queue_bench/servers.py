@@ -13,6 +13,7 @@ import msgspec
 from benchmarks.queue_bench.answering import answer
 from transfer_queue.controller import server as controller
 from transfer_queue.controller.config import CoreConfig
+from transfer_queue.controller.moves import Moves
 from transfer_queue.messages import Event
 from transfer_queue.security import Security
 from transfer_queue.shard import server as shard
@@ -21,7 +22,10 @@ UP_S = 30.0
 
 
 class Deaf:
-    """Keeps no event: the benchmark would else measure a growing list."""
+    """Keeps no event, as the observer of `python -m transfer_queue controller`: the benchmark would else measure a growing list."""
+
+    def on_moves(self, moves: Moves, t_s: float) -> None:
+        pass
 
     def on_event(self, event: Event) -> None:
         pass

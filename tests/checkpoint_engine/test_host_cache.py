@@ -10,8 +10,9 @@ from ce_helpers import bits, plain_weights, policy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkpoint_engine.cache import HostCache, Lease, NoFreeSlot, ReservationOver
+from checkpoint_engine.cache import HostCache, NoFreeSlot, ReservationOver
 from checkpoint_engine.copy_out import copy_out
+from checkpoint_engine.slot import Lease
 
 
 class FakeClock:

@@ -47,7 +47,8 @@ def told(pipe: Connection) -> Any:
 
 
 def load_forever(endpoint: str, member: str, pipe: Connection) -> None:
-    """Map the first version, and be asked again and again which bytes it has: (version, digest of the bytes, times that a lease lapsed)."""
+    """Map the first version, and be asked again and again which bytes it has: (version, digest of the bytes, times that a lease lapsed). Asked with a
+    number, let go of it, and tell the same of that version or a newer one."""
     import checkpoint_engine.pull as pull
     import checkpoint_engine.receiver as module
 
@@ -59,9 +60,9 @@ def load_forever(endpoint: str, member: str, pipe: Connection) -> None:
         assert receiver.counters.by_pull_shared == 1
         while True:
             pipe.send((held.weights.version, weights_digest(held), receiver.counters.lapsed))
-            if told(pipe) == "enough":
+            if (until := told(pipe)) != "again":
                 break
-    eventually(lambda: (latest := receiver.latest()) and latest.version > held.weights.version)
+    eventually(lambda: (latest := receiver.latest()) and latest.version >= until)
     with receiver.get_weights() as held:
         pipe.send((held.weights.version, weights_digest(held), receiver.counters.lapsed))
     receiver.close()
@@ -110,7 +111,7 @@ def test_a_reader_that_was_stopped_beyond_its_lease_reads_whole_bytes_hears_of_i
         version, digest, lapsed = told(pipe)
         assert (version, digest) == (0, digest_of(0))
         assert lapsed >= 1
-        pipe.send("enough")
+        pipe.send(4)
         assert told(pipe)[:2] == (4, digest_of(4))
         reader.join(10)
         assert reader.exitcode == 0

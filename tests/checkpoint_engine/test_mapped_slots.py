@@ -11,12 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from checkpoint_engine import messages as m
-from checkpoint_engine.cache import HostCache, Lease
+from checkpoint_engine.cache import HostCache
 from checkpoint_engine.copy_out import copy_out
 from checkpoint_engine.loan import Loan
 from checkpoint_engine.publisher import Publisher
 from checkpoint_engine.publisher_client import PublisherClient
 from checkpoint_engine.receiver import Receiver
+from checkpoint_engine.slot import Lease
 from shared_arena import Arena
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
+from collections import deque
 
 import numpy as np
 import pytest
@@ -240,6 +241,24 @@ def test_rows_of_no_bytes_are_stored_and_found():
     assert store.runs(whole(1, 0)) == []
     assert store.free([0, 1, 1]) == 0
     assert store.extents == 0
+
+
+class Mapper:
+    """A process that maps the arena."""
+
+    def __init__(self) -> None:
+        self.ended, self.had = False, deque[int]()
+
+
+def test_a_writer_gets_the_memory_that_it_had_before_whoever_asks_first():
+    store, one, two = Store(1 << 24), Mapper(), Mapper()
+    before = {writer: store.reserve("a#0", [[0, 40 * PAGE]], writer=writer) for writer in (one, two)}
+    for writers in ((two, one), (one, two), (two, one)):
+        store.free([extent.first for extent in before.values()])
+        after = {writer: store.reserve("a#0", [[0, 40 * PAGE]], writer=writer) for writer in writers}
+        assert {writer: extent.offset for writer, extent in after.items()} == {writer: extent.offset for writer, extent in before.items()}
+        before = after
+    store.close()
 
 
 def test_a_shard_full_of_small_groups_frees_one_as_fast_as_an_empty_one():

@@ -10,7 +10,7 @@ import numpy as np
 from transfer_queue.codec.packed import Packed, offsets_of
 from transfer_queue.codec.torch_bits import bits_of, is_nested, is_tensor, jagged_of_nested
 from transfer_queue.columns import Jagged
-from transfer_queue.dtypes import BITS, refusal
+from transfer_queue.dtypes import BITS, name_of, refusal
 from transfer_queue.messages.base import Kind
 
 
@@ -55,15 +55,15 @@ def plain(name: str, column: Any) -> tuple[np.ndarray, str]:
     if isinstance(column, np.ma.MaskedArray):
         column = _unmasked(name, column)
     found = column.dtype
-    why = refusal(found)
+    called, why = name_of(found), refusal(found)
     if why is not None:
         raise TypeError(f"column {name!r} has dtype {found}: {why}")
     values = np.ascontiguousarray(column).reshape(column.shape)  # ascontiguousarray makes 0-d into 1-d
-    if found.name in BITS:  # a numpy extension type
-        values = values.view(BITS[found.name])
+    if called in BITS:  # a numpy extension type
+        values = values.view(BITS[called])
     if not values.dtype.isnative:
         values = values.astype(values.dtype.newbyteorder("="))
-    return values, found.name
+    return values, called
 
 
 def unpack_scalars(values: np.ndarray, shape: tuple[int, ...], absent: np.ndarray) -> np.ndarray:

@@ -71,12 +71,30 @@ class Blocks:
 
     def release(self, places: np.ndarray) -> None:
         """One reference less for each of the places; blocks without any are freed."""
+        if places.size <= 4 * FEW:
+            self._release_each(places.reshape(-1, 4).tolist())
+            return
         for shard, blocks, times in _by_shard(places):
             counts = self._counts[shard]
             left = counts.add_all(blocks, -times)
             if not counts:
                 del self._counts[shard]
             if freed := blocks[left == 0].tolist():
+                self._free(shard, freed)
+
+    def _release_each(self, places: list[list[int]]) -> None:
+        """The same of a few, one by one."""
+        times: dict[int, dict[int, int]] = {}  # shard → block → how often
+        for shard, block, *_ in places:
+            if shard >= 0:
+                mine = times.setdefault(shard, {})
+                mine[block] = mine.get(block, 0) + 1
+        for shard in sorted(times):
+            counts = self._counts[shard]
+            freed = [block for block, count in times[shard].items() if not counts.add(block, -count)]
+            if not counts:
+                del self._counts[shard]
+            if freed:
                 self._free(shard, freed)
 
     def refuse(self, places: np.ndarray) -> None:

@@ -9,7 +9,7 @@ from transfer_queue.controller.moves import Moves
 from transfer_queue.controller.runtime import Runtime
 from transfer_queue.controller.store import Store
 from transfer_queue.controller.tables import NEVER
-from transfer_queue.messages import State
+from transfer_queue.messages import Event, State
 
 RUN_END = "run_end"  # the one drop that nothing replaces
 CODES: dict[State, int] = {state: code for code, state in enumerate(STATES)}  # ascending towards the end of a life: that way is progress
@@ -50,8 +50,7 @@ class Ledger:
         self.counts[state] += 1
         table.state[slot] = CODES[state]
         self._runtime.touch()
-        numbers = (table.gid.item(slot), table.life.item(slot), table.version.item(slot), table.min_version.item(slot))
-        self._runtime.emit_move(self._topic, "", state, "", member, 0, *numbers)
+        self._emit_one(slot, "", state, "", member, 0)
 
     def move(self, group: Group, state: State, clock: int, reason: str = "", member: str = "") -> None:
         """`clock` is the topic's version before the change: clock - group version is the staleness of what is trained or dropped."""
@@ -85,7 +84,20 @@ class Ledger:
         for state in np.unique(states).tolist():
             self._emit(slots[states == state], "", STATES[state], reason, "", 0)
 
+    def _emit_one(self, slot: int, source: str, state: State, reason: str, member: str, clock: int) -> None:
+        table = self._store.groups
+        gid, life, version, least = table.gid.item(slot), table.life.item(slot), table.version.item(slot), table.min_version.item(slot)
+        data: dict[str, float | int | str] = {"life": life, "min_version": least}
+        if state not in OPEN:
+            started = Group(self._store, slot).started_version()
+            tokens = max(table.tokens.item(slot), table.attempt_tokens.item(slot))
+            data |= {"clock": clock, "rows": table.rows.item(slot), "tokens": tokens, "age": clock - (version if started is None else started)}
+        self._runtime.emit_move(lambda t_s: Event(t_s, "group", self._topic, gid, source, state, reason, version, member, data))
+
     def _emit(self, slots: np.ndarray, source: str, state: State, reason: str, member: str, clock: int) -> None:
+        if len(slots) == 1:
+            self._emit_one(slots.item(0), source, state, reason, member, clock)
+            return
         table = self._store.groups
         numbers = (table.gid[slots], table.life[slots], table.version[slots], table.min_version[slots])
         moves = Moves(self._topic, source, state, reason, member, clock, *numbers)

@@ -1,4 +1,4 @@
-"""Groups that made the same step of their lives at once: what an observer gets who can take them together; others get an `Event` a group."""
+"""Several groups that made the same step of their lives at once: what an observer gets who can take them together; others get an `Event` a group."""
 
 from __future__ import annotations
 

@@ -55,12 +55,14 @@ class Paged:
         """`set` of one."""
         self._write_one(key >> BITS, key & MASK, value)
 
-    def add(self, key: int, more: int) -> None:
+    def add(self, key: int, more: int) -> int:
+        """`add_all` of one."""
         number, at = key >> BITS, key & MASK
         page = self._page(number)
         before: int = page.item(at)
-        page[at] = before + more
-        self._count(number, (before == self._empty) - (before + more == self._empty))
+        page[at] = left = before + more
+        self._count(number, (before == self._empty) - (left == self._empty))
+        return left
 
     def set(self, keys: np.ndarray, values: np.ndarray) -> None:
         """Keys are unlike one another."""

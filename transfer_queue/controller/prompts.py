@@ -93,7 +93,7 @@ class PromptQueue:
         """[count] gids for groups that come without one: those that follow the last."""
         gids = range(self.cursor, self.cursor + count)
         self._see(gids)
-        return np.array(gids)
+        return np.arange(gids.start, gids.stop)
 
     def see(self, gids: np.ndarray) -> None:
         """Groups that were put whole; none of these gids was put before."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-import numpy as np
-
 from transfer_queue.controller.blocks import Blocks
 from transfer_queue.controller.moves import Moves
 from transfer_queue.controller.repeats import Repeats
@@ -24,7 +22,7 @@ class Observer(Protocol):
 
 class BatchObserver(Observer, Protocol):
     def on_moves(self, moves: Moves, t_s: float) -> None:
-        """Instead of an event for each of the groups. `t_s`: seconds since the controller's start."""
+        """Instead of an event for each of several groups. `t_s`: seconds since the controller's start."""
 
 
 TraceSink = Callable[[str, str, bytes, float], None]
@@ -62,7 +60,6 @@ class Runtime:
     def observe(self, observer: Observer) -> None:
         """It sees what happens from now on."""
         self._observer = observer
-        self._together = hasattr(observer, "on_moves")
         self._moved: Callable[[Moves, float], None] = getattr(observer, "on_moves", self._one_by_one)
 
     def now(self) -> float:
@@ -115,17 +112,10 @@ class Runtime:
         self.emitted += 1
         self._moved(moves, self._clock() - self._start)
 
-    def emit_move(
-        self, topic: str, src: str, dst: str, reason: str, member: str, clock: int, gid: int, life: int, version: int, min_version: int
-    ) -> None:
-        """The same of one group that does not end, without arrays for an observer that would not take them."""
-        if self._together:
-            numbers = np.array([[gid], [life], [version], [min_version]])
-            self.emit_moves(Moves(topic, src, dst, reason, member, clock, *numbers))
-            return
+    def emit_move(self, event_of: Callable[[float], Event]) -> None:
+        """The same of one group alone: an event for any observer. `event_of` makes it at so many seconds since the start."""
         self.emitted += 1
-        data: dict[str, float | int | str] = {"life": life, "min_version": min_version}
-        self._observer.on_event(Event(self._clock() - self._start, "group", topic, gid, src, dst, reason, version, member, data))
+        self._observer.on_event(event_of(self._clock() - self._start))
 
     def freeze(self) -> FrozenRuntime:
         return FrozenRuntime(self._start, self._frozen_s, self.changed_at, self.serials, self.emitted, self.timers.order)

@@ -104,7 +104,10 @@ class Store:
 
     def forget(self, slots: np.ndarray) -> None:
         """The groups ended: nobody finds them any more. Their columns can still be read until `free`."""
-        self._slots.set(self.groups.gid[slots], np.full(len(slots), NONE))
+        if len(slots) == 1:
+            self._slots.put(self.groups.gid.item(slots.item(0)), NONE)
+        else:
+            self._slots.set(self.groups.gid[slots], np.full(len(slots), NONE))
         self._order.remove(np.sort(self.groups.order[slots]))
 
     def free(self, slots: np.ndarray) -> None:

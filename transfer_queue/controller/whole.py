@@ -123,4 +123,5 @@ def _hold(topic: TopicState, shared: np.ndarray, own: Mapping[str, np.ndarray]) 
     if shared.size:
         blocks.hold(shared)
     tables = list(own.values())
-    blocks.hold(tables[0] if len(tables) == 1 else np.stack(tables, axis=1))
+    if tables:
+        blocks.hold(tables[0] if len(tables) == 1 else np.stack(tables, axis=1))

@@ -10,6 +10,7 @@ from transfer_queue.client import QueueClient
 from transfer_queue.controller import server as controller
 from transfer_queue.controller.config import CoreConfig
 from transfer_queue.controller.core import COMPLETED, Core
+from transfer_queue.controller.moves import Moves
 from transfer_queue.journal import serving as kept
 from transfer_queue.journal.settings import JournalSettings
 from transfer_queue.messages import Drain, Event, StallReport
@@ -31,6 +32,9 @@ class Announcer:
     def __init__(self) -> None:
         self.in_order = True  # the run completed, or somebody asked for its end
         self.reason = ""  # why it ended
+
+    def on_moves(self, moves: Moves, t_s: float) -> None:
+        """Nothing out of the ordinary: that groups move is what a queue is for."""
 
     def on_event(self, event: Event) -> None:
         if event.kind == "run" and event.dst == "stop":

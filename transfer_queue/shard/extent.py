@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Iterator
 from typing import Protocol
 
@@ -20,6 +21,7 @@ class Writer(Protocol):
     """A process that writes to the arena by itself."""
 
     ended: bool
+    had: deque[int]  # where ranges began that it got, the last one last: it has them mapped
 
 
 class Extent:

@@ -50,6 +50,18 @@ class FreeRanges:
         turn = self._sizes.bisect_left((nbytes, -1))
         return self._sizes[turn][1] if turn < len(self._sizes) else None
 
+    def has(self, begin: int, end: int) -> bool:
+        """Whether [begin, end) lies in one range that has whole pages."""
+        turn = self._paged.bisect_right(begin) - 1
+        return turn >= 0 and end <= self._ends[self._paged.keys()[turn]]
+
+    def take_out(self, begin: int, end: int) -> None:
+        """[begin, end), which `has` found."""
+        first = self._paged.keys()[self._paged.bisect_right(begin) - 1]
+        last = self.remove(first)
+        self.add(first, begin)
+        self.add(end, last)
+
     def ending_at(self, end: int) -> int | None:
         """Begin of the range that ends at `end`."""
         return self._begins.get(end)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 import select
+from collections import deque
 from dataclasses import dataclass, field
 
 from transfer_queue.shard.checks import split_owner
@@ -19,6 +20,7 @@ from transfer_queue.shard.store import Store
 
 MOST_PROCESSES = 1024
 MOST_CONNECTIONS = 1 << 14
+MOST_HAD = 8  # ranges that are remembered as a process's
 MOST_HELD = 1 << 20  # blocks that one connection holds at a time, each hold counted
 _WATCHED = hasattr(os, "pidfd_open") and hasattr(select, "epoll")
 
@@ -30,6 +32,7 @@ class Process:
     connections: set[bytes] = field(default_factory=set)
     quarantined: list[int] = field(default_factory=list)  # blocks of swept extents, which it may still write to
     ended: bool = False
+    had: deque[int] = field(default_factory=lambda: deque(maxlen=MOST_HAD))
 
 
 @dataclass(eq=False)

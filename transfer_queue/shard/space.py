@@ -19,13 +19,18 @@ class Space:
         self.warm, self.cold = FreeRanges(page), FreeRanges(page)
         self.cold.add(0, nbytes)
 
-    def take(self, nbytes: int) -> int | None:
-        """Begin of a range for `nbytes` > 0, warm where one fits, else as warm as it comes; None where the arena has none so long."""
+    def take(self, nbytes: int, rather: Iterable[int] = ()) -> int | None:
+        """Begin of a range for `nbytes` > 0, warm where one fits, else as warm as it comes; None where the arena has none so long. `rather`: where it
+        should begin, the first of them that has warm room."""
         nbytes = aligned(nbytes)
-        begin = self.warm.best_fit(nbytes)
-        if begin is not None:
-            self.warm.add(begin + nbytes, self.warm.remove(begin))
-            return begin
+        for begin in rather:
+            if self.warm.has(begin, begin + nbytes):
+                self.warm.take_out(begin, begin + nbytes)
+                return begin
+        fitting = self.warm.best_fit(nbytes)
+        if fitting is not None:
+            self.warm.add(fitting + nbytes, self.warm.remove(fitting))
+            return fitting
         fresh = self.cold.best_fit(nbytes)
         return None if fresh is None else self._thaw(fresh, nbytes)
 

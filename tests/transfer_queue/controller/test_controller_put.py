@@ -306,3 +306,48 @@ def test_a_batch_behind_100_000_stored_rows_costs_less_than_twice_what_it_costs_
     few, many = _best(1_000), _best(100_000)
     print(f"put, take and commit of 64 rows: {few * 1e3:.2f} ms behind 1,000 rows, {many * 1e3:.2f} ms behind 100,000")
     assert many < 2 * few
+
+
+@given(each=st.integers(1, 3), gids=st.lists(st.integers(0, 60), min_size=2, max_size=40, unique=True), numbered=st.booleans(), shared=st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_groups_that_come_at_once_are_what_they_would_be_one_by_one(each: int, gids: list[int], numbered: bool, shared: bool) -> None:
+    """Many are stored as arrays, one alone as numbers."""
+    hubs = [Hub(reading(stream(batch=40, staleness=0, sampler="oldest_first"))) for _ in range(2)]
+    together, alone = hubs
+    count = len(gids)
+    columns = {"tokens": [together.slice() for _ in range(count * each)], **({"prompt": [together.slice() for _ in range(count)]} if shared else {})}
+    makers, readers, trainers = ([hub.join(name, name) for hub in hubs] for name in ("maker", "reader", "trainer"))
+    tokens = list(range(count * each))
+    for hub, maker, parts in ((together, makers[0], [range(count)]), (alone, makers[1], [range(at, at + 1) for at in range(count)])):
+        for part in parts:
+            rows = slice(part.start * each, part.stop * each)
+            mine = {name: found[rows] if name == "tokens" else found[part.start : part.stop] for name, found in columns.items()}
+            named = [] if numbered else [gids[at] for at in part]
+            hub.puts += 1
+            request = put(len(part), mine, hub.puts, each, named, topic="t", wait_s=0.0, tokens=m.packed(tokens[rows]), **maker.fields)
+            assert hub.ask(maker.connection, request, m.OkStored).groups == (named or list(part))
+    assert together.log.events == [*alone.log.of("member")[:3], *alone.log.of("group")], "an event a group, in the order of the put"
+    read = [hub.take(reader, consumer="reader", limit=200).rows for hub, reader in zip(hubs, readers, strict=True)]
+    batches = [hub.take(trainer, step=0) for hub, trainer in zip(hubs, trainers, strict=True)]
+    assert read[0] == read[1]
+    assert len(read[0]) == count * each
+    assert batches[0].rows == batches[1].rows
+    for hub, trainer in zip(hubs, trainers, strict=True):
+        assert hub.topic.groups.groups.tokens[hub.topic.groups.all()].tolist() == [sum(tokens[at * each : (at + 1) * each]) for at in range(count)]
+        hub.ask(trainer.connection, m.DropGroups(topic="t", gids=list(range(61)), reason="over", **trainer.fields), m.OkEmpty)
+    assert together.ledger() == alone.ledger()
+
+
+def reading(topic: m.TopicSpec) -> m.TopicSpec:
+    """With a reader of rows beside the trainer."""
+    return msgspec.structs.replace(topic, consumers=(m.Consumer("reader", inputs=("tokens", "prompt")), *topic.consumers))
+
+
+def test_rows_without_any_column_are_put_many_at_a_time_as_one_by_one() -> None:
+    topic = stream(batch=4, staleness=0)
+    free = msgspec.structs.replace(topic, columns=tuple(msgspec.structs.replace(column, optional=True) for column in topic.columns))
+    hub = Hub(free)
+    maker, trainer = hub.join("maker"), hub.join("trainer", "trainer")
+    assert hub.ask(maker.connection, put(3, {}, 1, topic="t", **maker.fields), m.OkStored).groups == [0, 1, 2]
+    assert hub.ask(maker.connection, put(1, {}, 2, topic="t", **maker.fields), m.OkStored).groups == [3]
+    assert [row.columns for row in hub.take(trainer, step=0).rows] == [[None, None]] * 4

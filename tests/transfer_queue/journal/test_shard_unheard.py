@@ -106,6 +106,16 @@ def test_who_waits_for_a_shard_that_hangs_is_no_less_alive_and_hears_when_it_is_
         assert write(writer).shard == 0
 
 
+def test_the_status_of_shards_is_of_those_that_are_there_though_this_client_has_not_heard_of_an_end() -> None:
+    with two_shards(heartbeat_s=300.0) as (queue, shard, client):
+        writer = client("writer")
+        written_to(writer, 1)
+        shard.kill()
+        with told_later(queue, "shard-1", 0.0):
+            pass
+        assert set(writer.shard_status()) == {0}
+
+
 def test_a_write_that_was_refused_or_lost_elsewhere_keeps_nothing_in_memory() -> None:
     with two_shards(heartbeat_s=300.0) as (queue, shard, client):
         writer = client("writer")

@@ -83,6 +83,46 @@ def test_every_byte_is_free_once_or_taken_once_and_warm_where_it_was_touched(his
     assert (list(space.warm), list(space.cold)) == ([], [(0, ROOM)]), "neighbours are one range again"
 
 
+@given(
+    st.lists(st.tuples(st.integers(1, 4 * PAGE), st.booleans()), min_size=1, max_size=20),
+    st.lists(st.integers(-1, ROOM // 64 + 1), max_size=4),
+    st.integers(1, 4 * PAGE),
+)
+def test_a_range_begins_where_it_rather_should_if_that_is_free_and_warm_and_nothing_else_changes(history, cells, nbytes):
+    """Where a range with no whole page lies there, it may begin anywhere: such are not looked for."""
+    space, model = Space(ROOM, PAGE), Bytes()
+    for size, free in history:
+        begin = space.take(size)
+        if begin is None:
+            continue
+        for cell in range(begin // PAGE * PAGE // 64, -(-(begin + size) // PAGE) * PAGE // 64):
+            model.warm[cell] = True
+        for cell in model.cells(begin, size):
+            model.free[cell] = False
+        if free:
+            space.give([(begin, size)])
+            for cell in model.cells(begin, size):
+                model.free[cell] = True
+    rather = [64 * cell for cell in cells]
+    wanted = [begin for begin in rather if begin >= 0 and is_warm_room(model, begin, nbytes)]
+    paged = [begin for begin in wanted if any(low <= begin < high and -(-low // PAGE) < high // PAGE for low, high in space.warm)]
+    begin = space.take(nbytes, rather)
+    if paged:
+        assert begin == paged[0]
+    if begin is not None:
+        for cell in model.cells(begin, nbytes):
+            assert model.free[cell], "handed out twice"
+            model.free[cell] = False
+        for cell in range(begin // PAGE * PAGE // 64, -(-(begin + nbytes) // PAGE) * PAGE // 64):
+            model.warm[cell] = True
+    agree(space, model)
+
+
+def is_warm_room(model: Bytes, begin: int, nbytes: int) -> bool:
+    cells = model.cells(begin, nbytes)
+    return cells.stop <= len(model.free) and all(model.free[cell] and model.warm[cell] for cell in cells)
+
+
 def agree(space: Space, model: Bytes) -> None:
     for ranges, warm in ((space.warm, True), (space.cold, False)):
         cells = [cell for begin, end in ranges for cell in range(begin // 64, end // 64)]
