@@ -54,13 +54,13 @@ def folder() -> Iterator[Path]:
 
 
 @given(replay=replays(), requeue=st.booleans(), deaths=st.sampled_from([0.01, 0.04]), **ANY_RUN)
-@settings(max_examples=7, suppress_health_check=SLOW)
+@settings(max_examples=5, suppress_health_check=SLOW)
 def test_any_run_trains_each_group_once_and_replays_what_it_trained(replay: m.Replay, **options: Any) -> None:
     ReplayedWorld(Settings(**options), replay).finish()
 
 
 @given(replay=replays(), losses=st.sampled_from([0.01, 0.04]), rewinds=st.booleans(), blind=st.booleans(), **ANY_RUN)
-@settings(max_examples=6, suppress_health_check=SLOW)
+@settings(max_examples=5, suppress_health_check=SLOW)
 def test_any_run_whose_shards_are_lost_replays_only_what_can_be_read(
     replay: m.Replay, losses: float, rewinds: bool, blind: bool, **options: Any
 ) -> None:
@@ -86,13 +86,13 @@ def test_any_run_whose_controller_is_killed_counts_on(folder: Path, replay: m.Re
 
 
 @given(replay=replays(even=True), snapshot_bytes=st.sampled_from([5_000, 1 << 30]), every=st.integers(20, 90), **ANY_RUN)
-@settings(max_examples=5, suppress_health_check=SLOW)
+@settings(max_examples=3, suppress_health_check=SLOW)
 def test_what_would_come_back_is_bit_for_bit_what_there_is(
     folder: Path, replay: m.Replay, snapshot_bytes: int, every: int, **options: Any
 ) -> None:
     with tempfile.TemporaryDirectory(dir=folder) as own:
         world = KeptReplayedWorld(Settings(total=60, **options), replay, Path(own), 0.0, snapshot_bytes)
-        for turn in range(600):
+        for turn in range(500):
             world.step()
             if turn % every == 0:
                 world.kept.settle()
@@ -118,7 +118,7 @@ def test_in_these_runs_everything_happens() -> None:
 
 
 @given(replay=replays(), steps=st.integers(200, 700), narrower=st.booleans(), **ANY_RUN)
-@settings(max_examples=10, suppress_health_check=SLOW)
+@settings(max_examples=6, suppress_health_check=SLOW)
 def test_a_load_brings_back_what_was_kept_and_nobody_has_anything_of_it(replay: m.Replay, steps: int, narrower: bool, **options: Any) -> None:
     world = ReplayedWorld(Settings(total=60, **options), replay)
     for _ in range(steps):
