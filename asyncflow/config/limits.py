@@ -8,7 +8,7 @@ from asyncflow.config.settings import Settings
 class LimitSettings(Settings, frozen=True):
     """How long anything may take, and how often a worker may die."""
 
-    restarts: int = 3  # A role that can be restarted is restarted at most so often within `restart_window_s`, each worker for itself.
+    restarts: int = 3  # Who can be started again, controller and shards included, is so at most so often within `restart_window_s`, each for itself.
     restart_window_s: float = 60.0  # The window that `restarts` counts in.
     start_s: float = 120.0  # A process must be up and registered within this.
     prepare_s: float = 600.0  # `models.*.prepare` must return within this.

@@ -9,7 +9,7 @@ from random import Random
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncflow.config import RunConfig
@@ -37,6 +37,7 @@ from transfer_queue.wire import encode
 LETTERS = st.lists(st.sampled_from(["a", "bb", "ccc"]), max_size=12)
 
 
+@settings(deadline=None, max_examples=60)
 @given(before=LETTERS, there=LETTERS, told=LETTERS, torn=st.booleans())
 def test_what_is_told_from_a_mark_on_is_what_the_file_holds_whatever_stood_there(
     tmp_path_factory: pytest.TempPathFactory, before: list[str], there: list[str], told: list[str], torn: bool

@@ -16,7 +16,7 @@ from tests.pipeline.test_bit_for_bit import STEPS, digests, published, reference
 
 __all__ = ["digests"]  # the fixture
 
-OFTEN = "limits.restarts=1000"
+OFTEN = ("limits.restarts=1000", "limits.heartbeat_s=30", "limits.stall_s=60")  # a slow machine is not what is tested
 WORKERS = ("rollout-0", "actor_forward-0", "ref_forward-0", "scorer-0", "source-0")
 
 
@@ -72,7 +72,7 @@ def restarts(run: Run, *names: str) -> int:
 
 
 def test_a_controller_that_is_killed_in_every_step_leaves_no_trace_in_the_weights(tmp_path: Path, digests: list[str]) -> None:
-    run = run_pipeline(configure(tmp_path / "run", OFTEN), killer(31, STEPS, always("controller")))
+    run = run_pipeline(configure(tmp_path / "run", *OFTEN), killer(31, STEPS, always("controller")))
     assert_completed(run)
     assert restarts(run, "controller") == sum(run.summary.restarts.values()) >= STEPS - 1
     assert [published(run)[version] for version in range(1, STEPS + 1)] == digests
@@ -82,7 +82,7 @@ def test_a_controller_that_is_killed_in_every_step_leaves_no_trace_in_the_weight
 @pytest.mark.parametrize(("shards", "seed"), [(1, 41), (2, 42)])
 def test_what_a_killed_shard_took_is_made_again_from_the_same_prompts(tmp_path: Path, digests: list[str], shards: int, seed: int) -> None:
     """Groups whose prompts went are dropped, and their prompts are put again: each batch has the groups that it would have had."""
-    run = run_pipeline(configure(tmp_path / "run", OFTEN, f"queue.shards={shards}"), killer(seed, STEPS, shard_of(shards)))
+    run = run_pipeline(configure(tmp_path / "run", *OFTEN, f"queue.shards={shards}"), killer(seed, STEPS, shard_of(shards)))
     assert_completed(run)
     assert sum(run.summary.restarts.values()) >= STEPS - 1
     assert [published(run)[version] for version in range(1, STEPS + 1)] == digests
@@ -91,7 +91,7 @@ def test_what_a_killed_shard_took_is_made_again_from_the_same_prompts(tmp_path: 
 @pytest.mark.e2e
 @pytest.mark.parametrize(("staleness", "policy", "seed"), [(0, "wait", 51), (2, "wait", 52), (1, "drop", 53)])
 def test_kills_of_everybody_who_can_be_replaced_keep_ledger_and_bound(tmp_path: Path, staleness: int, policy: str, seed: int) -> None:
-    steps, overrides = 30, (OFTEN, "run.steps=40", f"staleness={staleness}", f"flow.policy={policy}", "queue.shards=2")
+    steps, overrides = 30, (*OFTEN, "run.steps=40", f"staleness={staleness}", f"flow.policy={policy}", "queue.shards=2")
     print(f"seed {seed}")
     run = run_pipeline(configure(tmp_path / "run", *overrides), killer(seed, steps, anybody(2)))
     assert_completed(run)

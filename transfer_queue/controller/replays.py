@@ -6,6 +6,7 @@ evicted. Nothing here depends on how much is kept but what looks at a lost shard
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
 import numpy as np
@@ -38,7 +39,7 @@ class Replays:
         self._number, self._schema, self._store, self._blocks, self._oldest = number, schema, store, blocks, oldest
         window = schema.spec.window
         self._most_bytes = spec.set_aside(window.group_bytes) if window.group_bytes or spec.keep_bytes is not None else None  # None: nothing counts
-        self._kept: dict[int, Kept] = {}  # by gid, the oldest first
+        self._kept: OrderedDict[int, Kept] = OrderedDict()  # by gid, the oldest first; a plain dict looks for its first past all that were deleted
         self._lots = Lots(spec.seed, number)
         self._versions: dict[int, dict[int, None]] = {}  # version → gids
         self._leases: dict[int, list[int]] = {}  # lease → gids, as long as it is out

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -23,11 +22,12 @@ GROUP_BYTES = 7  # of a group as the trainer reads it: all of that but the rewar
 
 
 class ReplayedWorld(World):
-    def __init__(self, settings: Settings, replay: m.Replay) -> None:
+    def __init__(self, settings: Settings, replay: m.Replay, *more: Any) -> None:
+        """`more`: what a LossyWorld or a KeptWorld takes."""
         self.replay = replay
         self.rows: dict[int, list[m.RowRef]] = {}  # of every group as it was trained
         self.replayed: Counter[int] = Counter()  # gid → how often
-        super().__init__(settings)
+        super().__init__(settings, *more)
 
     def start(self, config: CoreConfig) -> Core:
         (topic,) = config.topics
@@ -106,8 +106,8 @@ class DealtReplayedWorld(ReplayedWorld, DealtWorld):
     """The trainer takes as two ranks."""
 
 
-class LossyReplayedWorld(ReplayedWorld, LossyWorld):
-    """Shards die too."""
+class LossyAgainWorld(LossyWorld):
+    """Shards die: nothing is handed out that lay there, what is replayed included."""
 
     def _look_at(self, taken: m.OkTaken) -> None:
         super()._look_at(taken)
@@ -115,10 +115,8 @@ class LossyReplayedWorld(ReplayedWorld, LossyWorld):
             assert not any(self._is_lost(shard, block) for shard, block, *_ in m.places(buffer).tolist()), "nobody can read it"
 
 
-class KeptReplayedWorld(LossyReplayedWorld, DealtReplayedWorld, KeptWorld):
-    """Everything at once: controller, shards and workers die, and the trainer takes as two ranks."""
+class LossyReplayedWorld(ReplayedWorld, LossyAgainWorld): ...
 
-    def __init__(self, settings: Settings, replay: m.Replay, folder: Path, kill: float = 0.0, snapshot_bytes: int = 1 << 30) -> None:
-        self.replay, self.rows, self.replayed = replay, {}, Counter()
-        self.shards, self.losses, self.leased, self.made_of = 2, 0.01, {}, {}
-        KeptWorld.__init__(self, settings, folder, kill, snapshot_bytes)
+
+class KeptReplayedWorld(DealtReplayedWorld, KeptWorld, LossyAgainWorld):
+    """Everything at once: controller, shards and workers die, and the trainer takes as two ranks."""

@@ -59,11 +59,12 @@ def test_any_run_trains_each_group_once_and_replays_what_it_trained(replay: m.Re
     ReplayedWorld(Settings(**options), replay).finish()
 
 
-@given(replay=replays(), losses=st.sampled_from([0.01, 0.04]), blind=st.booleans(), **ANY_RUN)
+@given(replay=replays(), losses=st.sampled_from([0.01, 0.04]), rewinds=st.booleans(), blind=st.booleans(), **ANY_RUN)
 @settings(max_examples=6, suppress_health_check=SLOW)
-def test_any_run_whose_shards_are_lost_replays_only_what_can_be_read(replay: m.Replay, losses: float, blind: bool, **options: Any) -> None:
-    world = LossyReplayedWorld(Settings(total=14, **options), replay)
-    world.losses = losses
+def test_any_run_whose_shards_are_lost_replays_only_what_can_be_read(
+    replay: m.Replay, losses: float, rewinds: bool, blind: bool, **options: Any
+) -> None:
+    world = LossyReplayedWorld(Settings(total=14, **options), replay, 2, losses, rewinds)
     if blind:
         world.actors = [BlindTrainer(world, "trainer") if actor.name == "trainer" else actor for actor in world.actors]
     world.finish()
@@ -90,7 +91,7 @@ def test_what_would_come_back_is_bit_for_bit_what_there_is(
     folder: Path, replay: m.Replay, snapshot_bytes: int, every: int, **options: Any
 ) -> None:
     with tempfile.TemporaryDirectory(dir=folder) as own:
-        world = KeptReplayedWorld(Settings(total=60, **options), replay, Path(own), snapshot_bytes=snapshot_bytes)
+        world = KeptReplayedWorld(Settings(total=60, **options), replay, Path(own), 0.0, snapshot_bytes)
         for turn in range(600):
             world.step()
             if turn % every == 0:
@@ -104,7 +105,6 @@ def test_in_these_runs_everything_happens() -> None:
     for seed in range(4):
         replay = m.Replay(3, 6, 5 * GROUP_BYTES if seed % 2 else None, "least_replayed" if seed % 3 else "uniform")
         world = LossyReplayedWorld(Settings(seed=seed, total=22, staleness=None if seed % 4 else 1, policy="drop"), replay)
-        world.losses = 0.02
         world.finish()
         for name, count in msgspec.structs.asdict(world.store.status()).items():
             counts[name] = counts.get(name, 0) + count
