@@ -5,6 +5,7 @@ The next region is asked for before the one in use is full, and nobody waits for
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -76,7 +77,8 @@ class Ahead:
     """Invariant: at most two regions, the one in use and the one that was asked for."""
 
     def __init__(self, peer: Peer, memory: Mapping) -> None:
-        self._peer, self._memory = peer, memory
+        self._peer: Peer = weakref.proxy(peer)  # whose part this is: with each other they would stay until a full garbage collection
+        self._memory = memory
         self._room: Room | None = None
         self._asked: Pending[Any] | None = None
         self._patience = 0  # small puts that still go the ordinary way without a question

@@ -55,7 +55,8 @@ def _shard(shard: ShardReport) -> list[str]:
         return [*head, "does not answer", shard.error]
     resident = "" if stored.resident_bytes is None else f"{sized(stored.resident_bytes)} of memory, "
     used = f"{sized(stored.used_bytes)} of {sized(stored.capacity_bytes)} in {stored.blocks} blocks"
-    return [*head, used, f"{resident}{sized(stored.idle_bytes)} free and warm, {sized(stored.held_bytes)} freed but held by readers"]
+    ahead = f"{sized(stored.ahead_bytes)} reserved ahead by writers, " if stored.ahead_bytes else ""
+    return [*head, used, f"{resident}{ahead}{sized(stored.idle_bytes)} free and warm, {sized(stored.held_bytes)} freed but held by readers"]
 
 
 def sized(nbytes: int) -> str:

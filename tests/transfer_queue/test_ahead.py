@@ -215,6 +215,15 @@ def interrupted(*_: object) -> None:
     raise KeyboardInterrupt
 
 
+def test_where_stores_may_be_seen_in_another_order_everything_goes_the_ordinary_way(queue, monkeypatch):
+    monkeypatch.setattr("transfer_queue.peer.ORDERED", False)
+    with queue.client("reordering") as client:
+        slices = [client.write([0], {COLUMN: values(*SMALL, seed)})[COLUMN][0] for seed in range(10)]
+        assert not any(piece.block & IN_REGION for piece in slices)
+        assert [row.tolist() for row in read(client, slices)] == [values(*SMALL, seed)[0].tolist() for seed in range(10)]
+        client.discard(slices)
+
+
 def test_a_shard_with_little_room_reserves_none_and_takes_everything_it_has_room_for():
     with LocalQueue([run.spec()], shards=1, capacity_bytes=8 * REGION_BYTES - 1) as queue, queue.client("full") as client:
         slices = [client.write([0], {COLUMN: values(1, 1 << 16)})[COLUMN][0] for _ in range(63)]

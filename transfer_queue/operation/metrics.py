@@ -160,6 +160,7 @@ SHARDS: tuple[Measure[ShardStored], ...] = (
     Measure(GaugeMetricFamily, "shard_capacity_bytes", "Most bytes that are stored.", lambda shard: shard.capacity_bytes),
     Measure(GaugeMetricFamily, "shard_held_bytes", "Freed, but still read by somebody.", lambda shard: shard.held_bytes),
     Measure(GaugeMetricFamily, "shard_idle_bytes", "Free memory that is kept warm.", lambda shard: shard.idle_bytes),
+    Measure(GaugeMetricFamily, "shard_ahead_bytes", "Room that writers reserved ahead and have not used.", lambda shard: shard.ahead_bytes),
     Measure(GaugeMetricFamily, "shard_resident_bytes", "Memory that the shard's arena takes.", lambda shard: shard.resident_bytes),
     Measure(GaugeMetricFamily, "shard_blocks", "Pieces stored, one a group and write.", lambda shard: shard.blocks),
     Measure(GaugeMetricFamily, "shard_extents", "Writes of which something is stored.", lambda shard: shard.extents),

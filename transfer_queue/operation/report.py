@@ -14,6 +14,7 @@ class ShardStored(Record, frozen=True):
     capacity_bytes: int
     held_bytes: int  # freed, but somebody still reads them, or a stray writer may still write to them
     idle_bytes: int  # free, kept warm
+    ahead_bytes: int  # room that writers reserved ahead and have not used
     resident_bytes: int | None  # memory that its arena takes; None where the system does not tell
     owners: dict[str, int]  # who stored how much of `used_bytes`
 
