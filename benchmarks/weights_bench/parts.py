@@ -129,8 +129,7 @@ def _bare_group(stack: ExitStack, scope: Scope) -> list[Asked]:
 
 def memory(scope: Scope) -> Iterator[Row]:
     """The largest growth of the proportional set sizes of all processes: pages that several share count once."""
-    for spare in (1, 2):
-        yield _sender_memory(scope, spare)
+    yield _sender_memory(scope, spare=1)
     yield _receiver_memory(scope, "receiver that maps the slot", collective=False, spare=1, most=1.2)
     yield _receiver_memory(scope, "receiver by broadcast, one slot", collective=True, spare=0, most=1.2)
     yield _receiver_memory(scope, "receiver by broadcast, two slots", collective=True, spare=1, most=None)

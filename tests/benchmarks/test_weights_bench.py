@@ -75,7 +75,7 @@ def test_the_quick_benchmark_of_weights_measures_every_row_on_real_processes_and
     done = run([sys.executable, "benchmarks/weights.py", "--quick", "--json", str(file)], cwd=ROOT, capture_output=True, text=True, timeout=110)
     assert done.returncode == 0, done.stderr
     rows = [msgspec.convert(row, Row) for row in msgspec.json.decode(file.read_bytes())["rows"]]
-    assert len(rows) == 9
+    assert len(rows) == 8
     assert all(row.value is not None and row.value >= 0 and row.met is None for row in rows)
     ways = [row.note for row in rows if "receiver" in row.name and "memory" in row.name]
     assert ["by_pull_shared 10" in way for way in ways] == [True, False, False]
