@@ -167,7 +167,7 @@ class Transfer(Connection):
 
     def _renew(self, wait_s: float) -> bool:
         """Ask which shards there are, for at most `wait_s` until they are others; whether they are."""
-        before = self.registration.roster if self._roster is None else self._roster.number
+        before = self._known
         self._roster = self.call(m.Roster(member="", incarnation=0, known=before, wait_s=wait_s), wait_s + self.timeout_s)
         assert self._roster is not None
         for index, peer in list(self._peers.items()):
@@ -176,9 +176,15 @@ class Transfer(Connection):
                 self._peers.pop(index).close()
         return self._roster.number != before
 
+    @property
+    def _known(self) -> int:
+        """Number of the roster that we have; 0: no shard ever was there."""
+        return self.registration.roster if self._roster is None else self._roster.number
+
     def _next_shard(self) -> int:
-        if not self.shards:
-            self._renew(self.timeout_s)  # there may have been some before we joined: they may come back
+        deadline = time.monotonic() + self.timeout_s
+        while not self.shards and self._known and (left := deadline - time.monotonic()) > 0:  # there were some: they may come back
+            self._renew(min(VERDICT_S, left))  # each question is a sign of life
         if not self.shards:
             raise QueueError("no_shards", "no shard is there: nobody can store bytes; start the shards before the workers, or see why they ended")
         return self.shards[next(self._turn) % len(self.shards)].index

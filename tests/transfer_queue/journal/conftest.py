@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,4 +20,7 @@ def folder() -> Iterator[Path]:
     shm = Path("/dev/shm")
     path = Path(tempfile.mkdtemp(prefix="journal-", dir=shm if shm.is_dir() else None))
     yield path
+    for thread in threading.enumerate():  # of a controller that was left where it stood, as a kill leaves it
+        if thread.name == "snapshot":
+            thread.join(10.0)
     shutil.rmtree(path)

@@ -93,18 +93,6 @@ def test_a_writer_that_others_can_serve_finds_a_shard_that_came_back_by_itself()
         assert lives.isdisjoint(piece.block >> LIFE_BITS for piece in before if piece.shard == 1), "in the life that there is"
 
 
-def test_a_writer_that_joined_while_no_shard_was_there_waits_for_one():
-    """As a worker does that is started again while the only shard is."""
-    with LocalQueue([run.spec()], shards=0) as queue, ExitStack() as stack:
-        client = stack.enter_context(queue.client("writer"))
-        shards: list[Process] = []
-        comes = threading.Timer(0.3, lambda: shards.append(stack.enter_context(Process("shard", queue.url, "shard-0"))))
-        comes.start()
-        written = client.write(range(4), {"response_ids": np.ones((4, 3), dtype="int32")})["response_ids"]
-        comes.join()
-        assert {piece.shard for piece in written} == {0}
-
-
 def test_bytes_whose_shard_ended_before_the_controller_heard_of_them_are_written_again():
     with LocalQueue([run.spec()], shards=1) as queue, ExitStack() as stack:
         source = stack.enter_context(queue.client("source"))

@@ -17,7 +17,7 @@ from queue_processes import Process
 
 from transfer_queue import messages as m
 from transfer_queue.client import QueueClient
-from transfer_queue.errors import Gone
+from transfer_queue.errors import Gone, QueueError
 from transfer_queue.local import LocalQueue
 
 WAIT_S = 20.0
@@ -139,3 +139,18 @@ def test_a_write_that_was_refused_or_lost_elsewhere_keeps_nothing_in_memory() ->
             assert [found for found in kept if found() is not None] == []
         finally:
             gc.enable()
+
+
+def test_a_writer_that_joined_when_the_last_shard_was_gone_waits_for_another_and_counts_as_alive() -> None:
+    with LocalQueue([run.spec()], shards=0, heartbeat_s=3.0) as queue, ExitStack() as stack:
+        shard = stack.enter_context(Process("shard", queue.url, "shard-0"))
+        shard.heard()
+        shard.kill()
+        with QueueClient.outsider(queue.url) as launcher:
+            launcher.member_dead("shard-0", "killed by the test").result(WAIT_S)
+        late = stack.enter_context(queue.client("late", timeout_s=5.0))
+        with pytest.raises(QueueError, match="start the shards before"):
+            write(late)
+        again = stack.enter_context(Process("shard", queue.url, "shard-0"))
+        assert write(late).shard == 0, "waited for, by who is a member still"
+        again.heard()
