@@ -53,7 +53,8 @@ class ControllerLink:
         """Wait for a new directive, or for one of `extra` (descriptors) to become readable; returns the ready ones of `extra`."""
         if self._pending is None and self.lost is None:
             self._watch(WATCH_S)
-        ready = self._client.poll(timeout_s, *extra)
+        came = self._pending is not None and self._pending.done()  # while a notice was answered, and no poll tells of it again
+        ready = self._client.poll(0.0 if came else timeout_s, *extra)
         overdue_s = max(self._asked_s + WATCH_S + SILENT_S, self._patient_until_s)
         if self._pending is not None and (self._pending.done() or time.monotonic() > overdue_s):
             self._take()
