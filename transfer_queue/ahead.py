@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from shared_arena import ArenaUnreachable
 from transfer_queue.errors import QueueError, QueueGone
 from transfer_queue.layout import Extent
 from transfer_queue.memory.mapping import Mapping
@@ -90,7 +91,7 @@ class Ahead:
         first = self._put(extent)
         if first is None and self._next():
             first = self._put(extent)
-        if self._room is None or self._room.low:
+        if self._peer.memory is not None and (self._room is None or self._room.low):
             self._ask()
         return first
 
@@ -127,7 +128,12 @@ class Ahead:
             self._patience = PATIENCE
             return False
         self._leave()
-        self._room = Room(self._memory, granted)
+        try:
+            self._room = Room(self._memory, granted)
+        except ArenaUnreachable:
+            self._peer.link.post(sm.Seal(region=granted.region))
+            self._peer.by_bytes()
+            return False
         return True
 
     def _ask(self) -> None:

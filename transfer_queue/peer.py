@@ -74,6 +74,10 @@ class Peer:
         """The shard does not know us any more: the connection was lost and came back. What it cannot lend us now goes by bytes."""
         self.memory, self.path, self.ahead = None, None, None
 
+    def by_bytes(self) -> None:
+        """Its memory cannot be written to from here: it ended since that was mapped for reading, or there is no room for a second mapping."""
+        self.memory, self.path, self.ahead = None, "bytes", None
+
     def free(self, blocks: list[int]) -> None:
         self.link.post(sm.Free(blocks=blocks))
         self.freed = True

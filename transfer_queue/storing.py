@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from shared_arena import ArenaUnreachable
 from transfer_queue.errors import QueueTimeout
 from transfer_queue.layout import Extent
 from transfer_queue.peer import Peer
@@ -29,8 +30,9 @@ def store(peer: Peer, extent: Extent, timeout_s: float) -> int:
         return _inline(peer, extent, timeout_s)
     first, offset = _reserve(peer, extent, timeout_s)
     try:
-        if peer.memory is not None:
-            extent.fill(peer.memory.room(offset, extent.nbytes))
+        room = _room(peer, offset, extent.nbytes)
+        if room is not None:
+            extent.fill(room)
         else:
             _send(peer, extent, first, timeout_s)
     except BaseException:  # whatever it is, Ctrl-C included
@@ -50,6 +52,17 @@ def _inline(peer: Peer, extent: Extent, timeout_s: float) -> int:
 def _reserve(peer: Peer, extent: Extent, timeout_s: float) -> tuple[int, int]:
     reserved: sm.Reserved = _first(peer, peer.ask(sm.Reserve(owner=peer.owner, cuts=extent.cuts)), extent, timeout_s)
     return reserved.first, reserved.offset
+
+
+def _room(peer: Peer, offset: int, nbytes: int) -> np.ndarray | None:
+    """None: by bytes."""
+    if peer.memory is None:
+        return None
+    try:
+        return peer.memory.room(offset, nbytes)
+    except ArenaUnreachable:
+        peer.by_bytes()
+        return None
 
 
 def _first(peer: Peer, pending: Pending[tuple[sm.Written | sm.Reserved, list[object]]], extent: Extent, timeout_s: float) -> Any:

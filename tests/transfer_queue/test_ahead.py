@@ -20,11 +20,13 @@ import queue_run as run
 from ahead_writers import SPEC, TOPIC, reserved
 from queue_processes import COLUMN, Process, read, refs, values
 
+from shared_arena import Arena, ArenaUnreachable, Descriptor
 from transfer_queue import copying
 from transfer_queue import messages as m
 from transfer_queue.client import QueueClient
 from transfer_queue.errors import Gone, QueueError
 from transfer_queue.local import LocalQueue
+from transfer_queue.memory import mapping
 from transfer_queue.shard import messages as sm
 from transfer_queue.shard.region import IN_REGION, REGION_BYTES, region_of
 
@@ -282,3 +284,23 @@ def test_a_connection_reserves_no_more_than_two_regions(queue):
         with pytest.raises(QueueError, match="has 2 regions") as refused:
             peer.ask(sm.ReserveAhead(owner=client.owner)).result(5.0)
         assert refused.value.code == "too_many"
+
+
+@pytest.mark.parametrize("shape", [SMALL, (4, 1 << 18)])
+def test_what_cannot_be_mapped_for_writing_goes_by_bytes(monkeypatch: pytest.MonkeyPatch, shape: tuple[int, int]) -> None:
+    """As when a shard is killed just after its memory was mapped for reading: its process, through which the memory is found, is gone."""
+
+    def attach(descriptor: Descriptor, writable: bool) -> Arena:
+        if writable:
+            raise ArenaUnreachable("nobody has it")
+        return Arena.attach(descriptor)
+
+    monkeypatch.setattr(mapping, "_attach", attach)
+    with LocalQueue([run.spec()]) as queue, queue.client("writer") as client:
+        for turn in range(4):  # small ones find room ahead with the second at the earliest
+            written = client.write(range(shape[0]), {COLUMN: values(*shape, turn)})[COLUMN]
+            assert np.array_equal(read(client, written), values(*shape, turn))
+            client.discard(written)
+        assert client.paths == {0: "bytes"}
+        comes_down(client, "ahead_bytes")
+        comes_down(client, "used_bytes")
