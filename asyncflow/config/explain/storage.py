@@ -10,7 +10,7 @@ from asyncflow.flow.bytes import column_bytes
 from asyncflow.launch.local import CONTROLLER_URL, PREPARE
 from asyncflow.launch.plan import shard_specs, worker_specs
 from asyncflow.observe.environment import ENVIRONMENT
-from asyncflow.observe.records import EVENTS, METRICS, STALL, SUMMARY, TIMELINE
+from asyncflow.observe.records import EVENTS, JOURNAL, METRICS, STALL, SUMMARY, TIMELINE
 from asyncflow.observe.summary import EXPORTS
 from asyncflow.workers.phase import FOLDER as PHASES
 from transfer_queue.messages import Column, TopicSpec
@@ -100,6 +100,7 @@ def files(config: RunConfig) -> list[StoredFile]:
         StoredFile(f"{EXPORTS}/", "Hugging Face files and the WeightsId, one folder a version", due),
         StoredFile("logs/", f"what each process prints, one NAME.log each: {joined(names)}"),
         StoredFile(f"{PHASES}/", f"what each worker does now: {joined(workers)}"),
+        *([StoredFile(f"{JOURNAL}/", "what a killed controller comes back out of")] if config.queue.journal else []),
         *_observed(config.observe),
     ]
 
