@@ -113,7 +113,7 @@ class Receiver:
     def get_weights(self, weights: WeightsId | None = None, lease_s: float = LEASE_S) -> Iterator[Lease]:
         """Hold a version (None: the newest, without a race against the next one) while it is loaded: an iterable of (name, view into the cache)
         whose `weights` is the label. Views are read-only and end with the context; one of a slot that is mapped from the publisher ends the process
-        if it is written to (see `readable.py`). Past `lease_s` seconds the slot gets other memory; what is read here stays intact. Raises NotInCache.
+        if it is written to (see `slot.py`). Past `lease_s` seconds the slot gets other memory; what is read here stays intact. Raises NotInCache.
         """
         lease = self._cache.lease(self.member, lease_s, weights)
         if lease is None:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 from checkpoint_engine.loan import Loan
 from checkpoint_engine.manifest import Manifest, view_tensor
-from checkpoint_engine.readable import readable
 from checkpoint_engine.weights_id import WeightsId
-from shared_arena import Arena
+from shared_arena import Arena, claimed
 
 if TYPE_CHECKING:
     import torch
@@ -51,8 +50,11 @@ class Lease:
         return iter(self.tensors())
 
     def tensors(self) -> Iterable[tuple[str, torch.Tensor]]:
-        """(name, view into the cache) in published order. Read-only by contract; a view is valid until the lease is released."""
-        buffer = readable(self.arena.array)
+        """(name, view into the cache) in published order. A view is valid until the lease is released, and is everybody's weights: an operation in
+        place on one ends the process with SIGSEGV where the slot is another process's, mapped here."""
+        import torch
+
+        buffer = torch.from_numpy(claimed(self.arena.array))
         for meta in self.manifest.tensors:
             yield meta.name, view_tensor(buffer, meta)
 

@@ -7,8 +7,9 @@ It imports neither of them. numpy only; torch where a tensor is asked for.
 """
 
 from shared_arena.arena import Arena
+from shared_arena.claim import claimed
 from shared_arena.descriptor import ArenaUnreachable, Descriptor
 from shared_arena.mappings import Mappings
 from shared_arena.sparse import SparseArena, sparse
 
-__all__ = ["Arena", "ArenaUnreachable", "Descriptor", "Mappings", "SparseArena", "sparse"]
+__all__ = ["Arena", "ArenaUnreachable", "Descriptor", "Mappings", "SparseArena", "claimed", "sparse"]

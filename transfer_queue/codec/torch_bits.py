@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
+from shared_arena import claimed
 from transfer_queue.columns import Jagged
 from transfer_queue.dtypes import BITS, REFUSED, storage
 
@@ -101,23 +102,12 @@ def to_nested(runs: Jagged, dtype: str | None = None) -> torch.Tensor:
     return torch.nested.nested_tensor_from_jagged(*to_torch(runs, dtype))
 
 
-class _Claim:
-    """Memory that is said to be writable: torch warns of any other, and copies nothing either way. Keeps the array that owns it."""
-
-    __slots__ = ("__array_interface__", "_owner")
-
-    def __init__(self, owner: np.ndarray) -> None:
-        described = owner.__array_interface__
-        self.__array_interface__ = {**described, "data": (described["data"][0], False)}
-        self._owner = owner
-
-
 def _usable(values: np.ndarray) -> np.ndarray:
     """`values` or a copy, such that torch takes it as it is."""
     item = values.itemsize
     if not (values.dtype.isnative and values.flags.aligned and all(step >= 0 and step % item == 0 for step in values.strides)):
         return np.array(values, dtype=values.dtype.newbyteorder("="), order="C", subok=False)
-    return np.asarray(values if values.flags.writeable else _Claim(values))
+    return np.asarray(claimed(values))
 
 
 def _refuse_strange(name: str, tensor: torch.Tensor) -> None:

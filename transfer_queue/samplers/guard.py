@@ -71,7 +71,7 @@ def _said(error: BaseException) -> str:
     """An error's text is others' code too, and may be none that can be sent."""
     try:
         return str.encode(repr(error), "utf-8", "backslashreplace")[:200].decode("utf-8", "ignore")
-    except BaseException:
+    except BaseException:  # others' code once more
         return type(error).__name__
 
 

@@ -38,7 +38,7 @@ class Writing:
         self._unfinished, self._holder = _begun(folder)
         try:
             self._bytes = self._open(BYTES)
-        except BaseException:
+        except BaseException:  # whatever it is, Ctrl-C included: nobody else would let the folder go
             self._drop()
             raise
 
@@ -105,7 +105,7 @@ def _hold(folder: Path) -> int:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BaseException:
+    except BaseException:  # held by somebody, or Ctrl-C: the descriptor must not stay open
         os.close(descriptor)
         raise
     return descriptor
