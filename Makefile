@@ -40,10 +40,10 @@ unit: venv-dev
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 test-e2e: venv-dev
-	$(BIN)/python -m pytest -m e2e --durations=0 $(ARGS)
+	$(BIN)/python -m pytest -m e2e -vv --instafail --durations=25 $(ARGS)
 
 test-tools: venv-dev
-	$(BIN)/python -m pytest -m tools --durations=0 $(ARGS)
+	$(BIN)/python -m pytest -m tools -vv --instafail --durations=25 $(ARGS)
 
 # A queue under load and a kill -9 every 10 s; no part of CI. For less than the full half hour: make soak SOAK_S=120
 soak: venv-dev

@@ -11,10 +11,10 @@ from rich.console import Console
 from asyncflow.cli.run_dir import with_run_dir
 from asyncflow.config.check import check_runnable
 from asyncflow.config.load import load
-from asyncflow.launch.local import COMPLETED, LocalLauncher
+from asyncflow.launch.local import LocalLauncher
 from asyncflow.launch.plan import client_key
 from asyncflow.observe.live.view import RunView
-from asyncflow.observe.records import STALL, SUMMARY, Summary
+from asyncflow.observe.records import COMPLETED, STALL, SUMMARY, Summary
 from asyncflow.observe.stall import load_stall
 from asyncflow.observe.summary import summarise, write_summary
 from asyncflow.observe.writers.configured import configured

@@ -13,10 +13,9 @@ from asyncflow.cli.train import show
 from asyncflow.config import RunConfig
 from asyncflow.config.errors import ConfigError
 from asyncflow.flow.window import window
-from asyncflow.launch.local import COMPLETED
 from asyncflow.launch.plan import client_key
 from asyncflow.observe.live.view import FRAME_S, RunView
-from asyncflow.observe.records import EVENTS, SUMMARY, Summary
+from asyncflow.observe.records import COMPLETED, EVENTS, SUMMARY, Summary
 
 SILENT_S = 30.0  # a run whose controller is unreachable and whose files stand still for so long was killed
 ANSWER_S = 10.0  # in which a controller that lives has answered

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from asyncflow.config import RunConfig
 from asyncflow.flow.core import core_config
+from asyncflow.launch.plan import device_count
 from asyncflow.observe.recorder import Recorder, Standing
 from asyncflow.observe.records import JOURNAL
 from asyncflow.observe.stall import now_doing, stall_sink
@@ -23,7 +24,6 @@ from transfer_queue.journal.logs import sources
 from transfer_queue.journal.settings import JournalSettings
 from transfer_queue.security import Security
 
-MODEL_ROLES = ("rollout", "trainer")  # their loops compute with the policy, whatever stages say
 RECORDED = "recorded.json"  # file of the journal's folder: how far the recorder was at the last snapshot
 REPLAY_S = 1.0  # processor time, at most about, in which a controller is back out of its journal
 
@@ -66,13 +66,4 @@ def standing(core: Core, topic: str) -> Standing:
         topic=status,
         roles={member.owner: member.role for member in core.members},
         clocks={member.owner: member.busy for member in core.members if member.busy},
-    )
-
-
-def device_count(config: RunConfig) -> int:
-    """What tokens per second are divided by: every accelerator of every role; on a machine without, every worker that computes with a model."""
-    places = config.places()
-    accelerators = sum(len(place.devices) for place in places)
-    return accelerators or sum(
-        place.role in MODEL_ROLES or any(stage.model is not None for stage in config.stages_of(place.role)) for place in places
     )

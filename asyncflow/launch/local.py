@@ -23,16 +23,13 @@ from asyncflow.launch.child import Child, ChildSpec, cause_of, full_disk
 from asyncflow.launch.forkserver import context
 from asyncflow.launch.link import LOST, WATCH_S, ControllerLink
 from asyncflow.launch.nursery import Nursery
-from asyncflow.launch.plan import client_key, log_of, shard_specs, worker_specs
+from asyncflow.launch.plan import PREPARE, client_key, log_of, shard_specs, worker_specs
 from asyncflow.launch.prepare import with_paths
 from asyncflow.observe.environment import write_environment
+from asyncflow.observe.records import COMPLETED, CONTROLLER_URL, INTERRUPTED
 from transfer_queue.operation.signals import Signals
 
-COMPLETED = "completed"
-INTERRUPTED = "interrupted"
 CONTROLLER = "controller"
-PREPARE = "prepare"
-CONTROLLER_URL = "controller.url"  # file of a run directory, for `python -m transfer_queue status`
 
 Say = Callable[[str], None]
 Workers = Callable[[RunConfig, str, str | None], list[ChildSpec]]  # (configuration, controller's URL, key file) → what to start

@@ -8,6 +8,8 @@ from asyncflow.config import RunConfig
 from asyncflow.contracts.worker import WorkerArgs
 from asyncflow.launch.child import ChildSpec, device_environment
 
+MODEL_ROLES = ("rollout", "trainer")  # their loops compute with the policy, whatever stages say
+PREPARE = "prepare"  # process that makes the models before a run, once per cache
 UNREPLACEABLE = ("trainer", "publisher")  # they hold state that nobody else has; recovery is not there yet
 
 
@@ -65,3 +67,12 @@ def client_key(config: RunConfig) -> str | None:
     if config.queue.key_file is None:
         return None
     return config.queue.client_key_file or str(Path(config.queue.key_file).with_name("client.key"))
+
+
+def device_count(config: RunConfig) -> int:
+    """What tokens per second are divided by: every accelerator of every role; on a machine without, every worker that computes with a model."""
+    places = config.places()
+    accelerators = sum(len(place.devices) for place in places)
+    return accelerators or sum(
+        place.role in MODEL_ROLES or any(stage.model is not None for stage in config.stages_of(place.role)) for place in places
+    )

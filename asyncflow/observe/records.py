@@ -8,8 +8,10 @@ from asyncflow.observe.outcomes import Outcome
 
 METRICS, EVENTS, SUMMARY = "metrics.jsonl", "events.jsonl", "summary.json"
 TIMELINE = "timeline.jsonl"
+CONTROLLER_URL = "controller.url"  # where the controller listens, from the moment it does: for `python -m transfer_queue status`
 JOURNAL = "journal"  # folder: what the controller comes back out of
 STALL = "stall.json"  # only where the run made no progress: a `transfer_queue.messages.StallReport`
+COMPLETED, INTERRUPTED = "completed", "interrupted"  # exit reasons; every other one is a failure, in words
 
 
 class StageDepth(msgspec.Struct, frozen=True):

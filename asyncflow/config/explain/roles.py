@@ -7,8 +7,7 @@ import msgspec
 from asyncflow.config.resources import ROLE_OF_STAGE
 from asyncflow.config.root import POLICY, RunConfig
 from asyncflow.contracts.stage import Stage
-from asyncflow.launch.controller import device_count
-from asyncflow.launch.plan import shard_specs, worker_specs
+from asyncflow.launch.plan import device_count, shard_specs, worker_specs
 
 
 class Served(msgspec.Struct, frozen=True):

@@ -7,10 +7,9 @@ import msgspec
 from asyncflow.config.observe import ObserveSettings
 from asyncflow.config.root import RunConfig
 from asyncflow.flow.bytes import column_bytes
-from asyncflow.launch.local import CONTROLLER_URL, PREPARE
-from asyncflow.launch.plan import shard_specs, worker_specs
+from asyncflow.launch.plan import PREPARE, shard_specs, worker_specs
 from asyncflow.observe.environment import ENVIRONMENT
-from asyncflow.observe.records import EVENTS, JOURNAL, METRICS, STALL, SUMMARY, TIMELINE
+from asyncflow.observe.records import CONTROLLER_URL, EVENTS, JOURNAL, METRICS, STALL, SUMMARY, TIMELINE
 from asyncflow.observe.summary import EXPORTS
 from asyncflow.workers.phase import FOLDER as PHASES
 from transfer_queue.messages import Column, TopicSpec

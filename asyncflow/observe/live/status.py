@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from asyncflow.observe.records import CONTROLLER_URL
 from transfer_queue.client import Pending, QueueClient
 from transfer_queue.errors import QueueError, QueueGone, QueueRefused, QueueTimeout
 from transfer_queue.messages import OkStatus, StatusRecord
 from transfer_queue.security import Security
 
-CONTROLLER_URL = "controller.url"  # file of a run directory, written when the controller listens
 EVERY_S = 0.5  # between two questions
 DEADLINE_S = 5.0  # past it a question counts as unanswered
 AGAIN_S = 5.0  # after a failure

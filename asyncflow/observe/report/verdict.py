@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from asyncflow.observe.records import EVENTS, METRICS, STALL, TIMELINE, Summary
+from asyncflow.observe.records import COMPLETED, EVENTS, INTERRUPTED, METRICS, STALL, TIMELINE, Summary
 from asyncflow.observe.report.data import Verdict
 from asyncflow.observe.report.events import EventFacts
 from asyncflow.observe.report.files import Whole, refuse_other_kind
@@ -13,7 +13,6 @@ from asyncflow.observe.stall import STALL_TEXT
 from transfer_queue.messages import StallReport
 from transfer_queue.waits import render
 
-COMPLETED, INTERRUPTED = "completed", "interrupted"  # exit reasons (asyncflow.launch.local)
 QUIET_S = 30.0  # a run in progress writes more often than this
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.tools
 
 ROOT = Path(__file__).parents[3]
 QUICKSTART = str(ROOT / "recipes/quickstart")
-CPU_S = 1.0
+OF_IMPORTING = 3.0  # times the processor time that importing the libraries takes
 
 WATCHED = """
 import sys
@@ -80,14 +81,21 @@ def test_a_fix_is_what_was_probably_meant(override: str, fix: str, capsys: pytes
     assert capsys.readouterr().err.endswith(f"Fix: {fix}\n")
 
 
-def test_it_takes_less_than_a_second_of_the_processor() -> None:
-    """The best of three: what else runs on the machine slows the others down."""
-    assert any(cpu_s([sys.executable, "-m", "asyncflow.cli.main", "explain", QUICKSTART]) < CPU_S for _ in range(3))
+def test_it_takes_less_than_a_second_of_the_processor(tmp_path: Path) -> None:
+    """A second where importing the libraries takes 0.33 s; elsewhere as much more or less. The best of three: the others were slowed down."""
+    environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(tmp_path)}  # as on a user's machine: compiled once
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    explaining = [sys.executable, "-m", "asyncflow.cli.main", "explain", QUICKSTART]
+    importing = [sys.executable, "-c", "import hydra, msgspec, numpy, rich.table, yaml"]
+    cpu_s(explaining, environment)
+    cpu_s(importing, environment)
+    ratios = [cpu_s(explaining, environment) / cpu_s(importing, environment) for _ in range(3)]
+    assert min(ratios) < OF_IMPORTING, ratios
 
 
-def cpu_s(command: list[str]) -> float:
+def cpu_s(command: list[str], environment: dict[str, str]) -> float:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=60)
+    subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True, timeout=60)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 

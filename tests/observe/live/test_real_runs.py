@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from asyncflow.observe.live.status import CONTROLLER_URL
+from asyncflow.observe.records import CONTROLLER_URL
 from asyncflow.observe.writers.prometheus import URL_FILE
 from tests.observe.live.run_in_terminal import ROOT, TrainingTerminal
 
