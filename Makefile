@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 RUN_DIR ?=
 ARGS ?=
-# Processes that run the fast tests side by side; the longer ones have the machine to themselves.
+# Processes that run the fast tests side by side; the longer ones have the machine to themselves, or share it with tests that wait (tests/conftest.py).
 JOBS ?= 2
 # Seconds of load in a soak; what is killed when, and what nonsense is sent, is drawn by the seed (default: another one every time).
 SOAK_S ?= 1800
@@ -43,7 +43,7 @@ test-e2e: venv-dev
 	$(BIN)/python -m pytest -m e2e -vv --instafail --durations=25 $(ARGS)
 
 test-tools: venv-dev
-	$(BIN)/python -m pytest -m tools -vv --instafail --durations=25 $(ARGS)
+	$(BIN)/python -m pytest -m tools -n 2 --dist loadgroup -vv --instafail --durations=25 $(ARGS)
 
 # A queue under load and a kill -9 every 10 s; no part of CI. For less than the full half hour: make soak SOAK_S=120
 soak: venv-dev

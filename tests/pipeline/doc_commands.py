@@ -21,6 +21,14 @@ FAR, NEAR = "10.0.0.5", "127.0.0.1"  # an address of another machine in the docs
 NOT_RUN = {  # command → why it is not run; every entry is in use, or the test fails
     "make demo": "`.ci/run` runs it, cut short to three steps",
     "make test": "it is what runs the tests",
+    **{
+        f"python benchmarks/{name}.py --json {name}.json --quick{more}": f"tests/benchmarks/{test} runs it, and looks at every row"
+        for name, more, test in (
+            ("transfer_queue", " --no-peers", "test_transfer_queue_bench.py"),
+            ("weights", "", "test_weights_bench.py"),
+            ("pipeline", "", "test_pipeline.py"),
+        )
+    },
     **dict.fromkeys(
         (f"python -m transfer_queue status --controller tcp://127.0.0.1:4712{more}" for more in ("", " --json")),
         "tests/transfer_queue/operation/test_operation_page.py runs it beside the queue that the command above it starts",

@@ -161,7 +161,7 @@ class Store:
         """Blocks named that are not here, each once."""
         named = set(blocks)
         self._know(named)
-        return sorted(named - self.blocks.keys())
+        return sorted(block for block in named if block not in self.blocks)  # a set less `keys()` walks all keys
 
     def check_read(self, columns: Sequence[Ranges]) -> None:
         check_ranges(columns, self.capacity_bytes)
