@@ -1,16 +1,23 @@
-"""Which of the longer tests may run beside others (`pytest -n 2 --dist loadgroup`, as in `make test-tools`).
+"""Which of the longer tests run beside others in `pytest -n 2 --dist loadgroup`, as `make test-tools` does.
 
-Tests of stalls wait for a run that makes no progress, and nearly all of their time nothing computes: they are a group of their own (`xdist_group`).
-All others are one group, so they run one after the other as ever: what they start fills the machine.
+Tests of stalls wait for a run that makes no progress, and nearly all of their time nothing computes. All others run one after the other as ever: what
+they start fills the machine. (xdist's own groups have no effect with pytest 9.2: they add to `_nodeid`, which nobody reads any more.)
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from xdist.scheduler import LoadScopeScheduling
+
+WAIT = ("tests/pipeline/test_stall.py",)
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group("computes"))
+class Groups(LoadScopeScheduling):
+    def _split_scope(self, nodeid: str) -> str:
+        return "waits" if nodeid.partition("::")[0] in WAIT else "computes"
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups | None:
+    return Groups(config, log) if config.getoption("dist") == "loadgroup" else None

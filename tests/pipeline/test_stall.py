@@ -21,7 +21,7 @@ from tests.pipeline.killing import pid_of, registered, version, wait_until
 from transfer_queue.messages import StallReport
 from transfer_queue.waits import render
 
-pytestmark = [pytest.mark.tools, pytest.mark.timeout(300), pytest.mark.xdist_group("waits")]
+pytestmark = [pytest.mark.tools, pytest.mark.timeout(300)]
 ROOT = Path(__file__).parents[2]
 LIMITS = ("limits.stall_s=20", "limits.lease_s=45", "limits.drain_s=1", "limits.heartbeat_s=60", "run.steps=60")
 EVALUATE = ("evaluation.every=2", "evaluation.items=8")
