@@ -1,0 +1,123 @@
+"""Every trainer rank walks the same tensors: the root yields them whole, one at a time, the others take part and yield nothing.
+
+Who walks alone waits for the others until the deadline; so a walk starts with a word of the root to all, and ends with one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor
+
+from checkpoint_engine.sharded.entries import Selection, select
+from checkpoint_engine.sharded.exchange import DONE, FAILED, GO, Exchange
+from checkpoint_engine.sharded.experts import unstacked
+from checkpoint_engine.sharded.follow import follow
+from checkpoint_engine.sharded.gather import Gather
+from checkpoint_engine.sharded.names import Naming, base_name
+
+
+class WalkAbandoned(RuntimeError):
+    """The root did not take the version (its own error says why). The process group is as usable as before."""
+
+
+class ShardedWalk:
+    """Whole tensors of a sharded model, again and again. Make it on every rank of `group`, after the model was sharded.
+
+    `source`: the module, or what makes a state dict of it (`keep_vars=True`, or tied weights are not seen). `dtype`: what floats leave in
+    (None: as they are), but for names that match a pattern of `keep_dtype`. `unstack_experts`: see experts.py. `prefetch`: tensors on their way
+    while one is read; see `Gather` for the memory. `timeout_s`: the longest that a rank waits for another's next step, which includes what the
+    consumer takes for a tensor.
+    Raises ValueError, TypeError as `select` does.
+    """
+
+    def __init__(
+        self,
+        source: torch.nn.Module | Callable[[], Mapping[str, Any]],
+        *,
+        naming: Naming = base_name,
+        dtype: torch.dtype | None = None,
+        keep_dtype: Sequence[str] = (),
+        unstack_experts: bool = False,
+        group: dist.ProcessGroup | None = None,
+        root: int = 0,
+        prefetch: int = 1,
+        timeout_s: float = 60.0,
+    ) -> None:
+        if prefetch < 0:
+            raise ValueError(f"prefetch = {prefetch} is below 0: nothing could be read; 0 gathers a tensor when it is asked for")
+        self._source, self._naming, self._dtype, self._keep_dtype, self._prefetch = source, naming, dtype, tuple(keep_dtype), prefetch
+        self._unstack_experts = unstack_experts
+        self._exchange = Exchange(group, root, timeout_s, _device(self.select()))
+        self._check_root()
+        self.begun = 0  # walks that this rank took part in, those that broke included
+
+    @property
+    def is_root(self) -> bool:
+        return self._exchange.rank == self._exchange.root
+
+    def select(self) -> Selection:
+        """What a walk would publish now: names, dtypes, tied names. Nothing is gathered."""
+        source = self._source if isinstance(self._source, torch.nn.Module) else self._source()
+        return select(source, self._naming, self._dtype, self._keep_dtype)
+
+    def _check_root(self) -> None:
+        root = self._exchange.root
+        for entry in self.select().entries if self.is_root else ():
+            if isinstance(entry.tensor, DTensor) and root not in entry.tensor.device_mesh.mesh:
+                ranks = entry.tensor.device_mesh.mesh.tolist()
+                raise ValueError(f"{entry.name!r} lies on ranks {ranks}, and the root is {root}: nobody sends to it; make one of those the root")
+
+    def tensors(self) -> Generator[tuple[str, torch.Tensor]]:
+        """On the root (name, whole tensor), each lent until the next is asked for: copy it. On the others nothing; they return when the root is
+        through. Close it if you stop in the middle: the others wait.
+
+        Raises WalkBroken when a rank went, hangs or walks something else; on the others WalkAbandoned when the root stopped.
+        """
+        if self.is_root:
+            yield from self._lead()
+        elif not self.follow():
+            raise WalkAbandoned(f"{self._exchange}: the root does not walk now: nothing was sent; walk when it does")
+
+    def follow(self, wait_s: float = 0.0) -> bool:
+        """On the others: take part in one walk. False: the root has no room for a version yet (LATER). `wait_s`: how long it may wait for that.
+
+        Raises WalkBroken, WalkAbandoned.
+        """
+        selection = self.select()
+        said = self._exchange.agree(GO, selection.fingerprint(), wait_s)
+        if said == GO:
+            self.begun += 1
+            follow(selection.entries, self._exchange, self._prefetch)
+            said = self._exchange.tell(said)
+        if said == FAILED:
+            raise WalkAbandoned(f"{self._exchange}: rank {self._exchange.root} did not take the version: it is not published; its error says why")
+        return said == DONE
+
+    def decline(self, word: int) -> None:
+        """On the root, instead of a walk: LATER or FAILED to those who wait in `follow`."""
+        self._exchange.agree(word, 0)
+
+    def _lead(self) -> Generator[tuple[str, torch.Tensor]]:
+        selection = self.select()
+        self.begun += 1
+        self._exchange.agree(GO, selection.fingerprint())
+        gathered = iter(Gather(selection.entries, self._exchange, self._prefetch))
+        try:
+            for name, whole in gathered:
+                yield from unstacked(name, whole) if self._unstack_experts else [(name, whole)]
+        except GeneratorExit:
+            for _ in gathered:  # the others are sending: it is taken off their hands, so that the group stays usable
+                pass
+            self._exchange.tell(FAILED)
+            raise
+        self._exchange.tell(DONE)
+
+
+def _device(selection: Selection) -> torch.device:
+    """Where the ranks' messages lie: the mesh's kind of device, which need not be where offloaded parts are."""
+    kind = next((entry.tensor.device_mesh.device_type for entry in selection.entries if isinstance(entry.tensor, DTensor)), "cpu")
+    return torch.device("cpu") if kind == "cpu" else torch.device(kind, torch.get_device_module(kind).current_device())
