@@ -123,13 +123,14 @@ class Transfer(Connection):
         for found in slices:
             blocks.setdefault(found.shard, set()).add(found.block)
         for index, numbers in blocks.items():
-            if index in self._peers or self._info(index) is not None:  # else the shard ended, and they with it
-                self._peer(index).free(sorted(numbers))
+            if (peer := self._peer_if_there(index)) is not None:  # else they ended with it
+                peer.free(sorted(numbers))
 
     def shard_status(self) -> dict[int, sm.ShardStatusReply]:
         """What each shard stores now, of those that are there now."""
         self._renew(0.0)
-        waiting = {shard.index: self._peer(shard.index).ask(sm.ShardStatus()) for shard in self.shards}
+        peers = {shard.index: self._peer_if_there(shard.index) for shard in self.shards}
+        waiting = {index: peer.ask(sm.ShardStatus()) for index, peer in peers.items() if peer is not None}
         return {index: pending.result(self.timeout_s)[0] for index, pending in waiting.items()}
 
     def ask_shard(self, index: int, request: sm.ShardRequest) -> Pending[Any]:
@@ -190,13 +191,20 @@ class Transfer(Connection):
         return self.shards[next(self._turn) % len(self.shards)].index
 
     def _peer(self, index: int) -> Peer:
+        peer = self._peer_if_there(index)
+        if peer is None:
+            known = [shard.index for shard in self.shards]
+            raise QueueError("unknown_shard", f"shard={index} is not one of {known}, which this run has; what lay there is gone with it")
+        return peer
+
+    def _peer_if_there(self, index: int) -> Peer | None:
+        """None: it ended."""
         peer = self._peers.get(index)
         if peer is None:
             self._renew(0.0)  # it may have come, or ended, since we joined
             info = self._info(index)
             if info is None:
-                known = [shard.index for shard in self.shards]
-                raise QueueError("unknown_shard", f"shard={index} is not one of {known}, which this run has; what lay there is gone with it")
+                return None
             peer = self._peers[index] = Peer(info, self, self.security, self.owner, self.map_memory)
             self.add(peer.link, peer.holds.drain)
         return peer
@@ -223,14 +231,17 @@ class Transfer(Connection):
                         late = True
                         others |= self._renew(0.0)  # its successor is to be found as soon as there is one
                     except QueueError as error:
-                        if error.code not in ("capacity", "draining", "unknown_shard"):
+                        if error.code == "unknown_shard":
+                            others = True  # it ended between our choice and the first word to it
+                        elif error.code in ("capacity", "draining"):
+                            full = error
+                        else:
                             raise
-                        full = error
                     except QueueGone as error:
                         gone = error
                         others |= self._renew(0.0)  # also where another takes it: else the successor of the dead one gets nothing
                 patient |= late
-                if gone is None and full is not None and not late:
+                if gone is None and full is not None and not late and not others:
                     raise full
                 if not late and not others and not self._renew(VERDICT_S):
                     assert gone is not None, "every shard was full, or gone"

@@ -154,3 +154,28 @@ def test_a_writer_that_joined_when_the_last_shard_was_gone_waits_for_another_and
         again = stack.enter_context(Process("shard", queue.url, "shard-0"))
         assert write(late).shard == 0, "waited for, by who is a member still"
         again.heard()
+
+
+def test_a_writer_whose_only_shard_ended_before_its_first_word_to_it_waits_for_another() -> None:
+    """It still has the roster in which the shard is, and hears only when it looks for its address."""
+    with LocalQueue([run.spec()], shards=0, heartbeat_s=30.0) as queue, ExitStack() as stack:
+        shard = stack.enter_context(Process("shard", queue.url, "shard-0"))
+        shard.heard()
+        writer = stack.enter_context(queue.client("writer", timeout_s=WAIT_S))
+        shard.kill()
+        with told_later(queue, "shard-0", 0.0):
+            pass
+        again = stack.enter_context(Process("shard", queue.url, "shard-0"))
+        assert write(writer).shard == 0
+        again.heard()
+
+
+def test_what_will_not_be_published_and_lies_in_a_shard_that_ended_is_let_go_without_a_word() -> None:
+    with two_shards(heartbeat_s=300.0) as (queue, shard, client):
+        piece = written_to(client("writer"), 1)
+        other = client("other")  # it has the roster in which the shard is, and never asked it
+        shard.kill()
+        with told_later(queue, "shard-1", 0.0):
+            pass
+        other.discard([piece])
+        assert write(other).shard == 0
