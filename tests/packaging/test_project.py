@@ -83,7 +83,7 @@ def test_ci_runs_every_make_command_under_a_hard_limit_within_90_minutes() -> No
     limits = re.findall(r"^step (\d+) make (\S+)", script, flags=re.MULTILINE)
     assert [target for _, target in limits] == ["venv-dev", "browser", "test", "demo", "test-e2e", "test-tools"]
     assert len(limits) == len(re.findall("^step ", script, flags=re.MULTILINE))
-    assert all(int(minutes) <= 45 for minutes, _ in limits)
+    assert all(int(minutes) <= 50 for minutes, _ in limits)
 
 
 @pytest.mark.parametrize(("taken", "ends_with"), [("sleep 0", 0), ("sleep 60", 124), ("sleep 0\nsleep 4\nstep 1 sleep 60", 124)])
