@@ -11,6 +11,7 @@ import msgspec
 from asyncflow.engines.rollout.vllm.settings import WHERE, VllmSettings
 from asyncflow.engines.rollout.vllm.table import Attempt
 
+OWNER = "ASYNCFLOW_VLLM_OWNER"  # variable: process id of the rollout worker, for vLLM's processes to end with it
 EXTENSION = "asyncflow.engines.rollout.vllm.transfer.WorkerExtension"
 OURS = (  # of AsyncEngineArgs: set here, or the contract would not hold
     "model",
@@ -37,6 +38,7 @@ class Shape(msgspec.Struct, frozen=True):
 def set_environment(settings: VllmSettings) -> None:
     """vLLM reads its variables when it is imported, and its processes inherit them. What is set already, stays; the settings' own come first."""
     os.environ.update(settings.environment)
+    os.environ[OWNER] = str(os.getpid())
     defaults = {
         "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # a worker has threads, which do not survive a fork
         "VLLM_NO_USAGE_STATS": "1",

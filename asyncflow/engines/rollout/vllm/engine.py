@@ -217,7 +217,7 @@ class VllmRolloutEngine:
         try:
             process.abort(keys)
             process.update(staged)
-        except Exception as error:  # noqa: BLE001 -- vLLM's own errors have no common base; the model may now be of two versions
+        except Exception as error:  # vLLM's own errors have no common base, and the model may now be of two versions
             self._recover(f"it failed to load {staged.weights}: {error}")
             raise WeightsNotLoaded(f"{staged.weights} could not be loaded by vLLM of {self._name} ({error}); {self.loaded} serves again") from error
         self._staging.serving = staged

@@ -6,9 +6,9 @@ When any of them is gone, or does not answer by a deadline, this life is over an
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import multiprocessing
 import threading
+import time
 from collections.abc import Coroutine, Sequence
 from concurrent.futures import Future, wait
 from typing import Any, TypeVar
@@ -23,6 +23,7 @@ from asyncflow.launch.child import cause_of
 T = TypeVar("T")
 IDLE_TURNS = 4  # turns of the event loop without any output: what was on its way has arrived
 END_S = 2.0  # for processes that were told to end
+OPENING_S = 60.0  # for a start that was given up
 
 
 class EngineGone(RuntimeError):
@@ -37,7 +38,9 @@ class VllmProcess:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="vllm", daemon=True)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._before: set[multiprocessing.process.BaseProcess] = set()
         self._children: list[multiprocessing.process.BaseProcess] = []
+        self._opened = threading.Event()
         self._llm: Any = None
         self._gone: str | None = None  # why, in words
         self._outputs = 0  # deltas that came, to see whether any still come
@@ -47,20 +50,27 @@ class VllmProcess:
     def start(self) -> None:
         """Raises EngineGone when vLLM is not ready after `start_s`, or its processes ended; ValueError and the like for what vLLM refuses."""
         set_environment(self._settings)
-        before = set(multiprocessing.active_children())
+        self._before = set(multiprocessing.active_children())
         self._thread.start()
         try:
             self._ask(self._open(), self._settings.start_s, "start")
         except RuntimeError as error:  # vLLM's word for an engine process that ended
             raise EngineGone(f"vLLM of {self._name} did not start: {error}") from error
         finally:
-            self._children = [child for child in multiprocessing.active_children() if child not in before]
+            self._look_for_children()
 
     async def _open(self) -> None:
-        from vllm.v1.engine.async_llm import AsyncLLM
+        try:
+            from vllm.v1.engine.async_llm import AsyncLLM
 
-        self._llm = AsyncLLM.from_engine_args(engine_arguments(self._shape, self._settings))
-        await self._llm.get_supported_tasks()  # asked once: from now on a request is known to vLLM as soon as it is added
+            if self._gone is None:  # else it took too long to import
+                self._llm = AsyncLLM.from_engine_args(engine_arguments(self._shape, self._settings))
+                await self._llm.get_supported_tasks()  # asked once: from now on a request is known to vLLM as soon as it is added
+        finally:
+            self._opened.set()
+
+    def _look_for_children(self) -> None:
+        self._children = [child for child in multiprocessing.active_children() if child not in self._before]
 
     @property
     def pids(self) -> list[int]:
@@ -84,20 +94,35 @@ class VllmProcess:
         self._gone = self._gone or reason
         if self._loop.is_closed():
             return
-        for child in self._children:
-            with contextlib.suppress(ProcessLookupError, ValueError):
-                _kill(child)
-        if self._llm is not None:
-            self._llm.shutdown(timeout=END_S)
+        self._give_up_opening()
         self._loop.call_soon_threadsafe(self._cancel)
+        llm, self._llm = self._llm, None
+        if llm is not None:
+            llm.shutdown(timeout=END_S)
+        self._kill_children()
+        self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(END_S)
         if not self._thread.is_alive():
             self._loop.close()
 
+    def _give_up_opening(self) -> None:
+        """A start that took too long blocks the thread until vLLM's engine process is gone, which may not even be there yet."""
+        deadline = time.monotonic() + OPENING_S
+        while self._thread.is_alive() and not self._opened.wait(0.2) and time.monotonic() < deadline:
+            self._look_for_children()
+            self._kill_children()
+
+    def _kill_children(self) -> None:
+        """The engine process and its workers: they hold nothing that outlives them."""
+        for child in self._children:
+            if child.is_alive() and child.pid is not None:
+                from vllm.utils.system_utils import kill_process_tree
+
+                kill_process_tree(child.pid)
+
     def _cancel(self) -> None:
         for task in asyncio.all_tasks(self._loop):
             task.cancel()
-        self._loop.call_soon(self._loop.stop)
 
     # ---------------------------------------------------------------- requests
 
@@ -120,7 +145,7 @@ class VllmProcess:
             await self._generate(attempt)
         except EngineDeadError:
             self._table.wake()  # `gone` says why
-        except Exception as error:  # noqa: BLE001 -- whatever vLLM raises for a request: carried to the worker, which knows whose it was
+        except Exception as error:  # whatever vLLM raises for a request: carried to the worker's loop
             self._table.fail(RuntimeError(f"vLLM refused request {attempt.request.id!r} of {self._name}: {type(error).__name__}: {error}"))
 
     async def _generate(self, attempt: Attempt) -> None:
@@ -174,7 +199,8 @@ class VllmProcess:
     # ---------------------------------------------------------------- the event loop
 
     def _ask(self, work: Coroutine[Any, Any, T], within_s: float | None, what: str) -> T:
-        """Do it on the loop's thread. `within_s` None: for as long as tokens come. Raises EngineGone when it is not done in time, or the engine died."""
+        """Do it on the loop's thread. `within_s` None: for as long as tokens come. Raises EngineGone when it is not done in time, or the engine
+        died."""
         from vllm.v1.engine.exceptions import EngineDeadError
 
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
@@ -206,11 +232,3 @@ def _delta(attempt: Attempt, completion: Any, state: Any) -> Delta:
         starts = [(int(version), start) for version, start in state.weight_version_starts]
     finish = FINISHES[completion.finish_reason] if completion.finish_reason is not None else None
     return Delta(token_ids, logprobs, starts or [(int(attempt.salt), 0)], finish)
-
-
-def _kill(child: multiprocessing.process.BaseProcess) -> None:
-    """An engine process and its workers: they hold nothing that outlives them."""
-    from vllm.utils.system_utils import kill_process_tree
-
-    if child.is_alive() and child.pid is not None:
-        kill_process_tree(child.pid)

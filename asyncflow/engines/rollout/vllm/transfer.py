@@ -1,12 +1,20 @@
 """Inside vLLM's worker processes: from shared memory into the model. vLLM imports this module there, as its `worker_extension_cls`.
 
+vLLM's engine process outlives a rollout worker that was killed with -9, and its own workers with it (seen with vLLM 0.32). So these watch the rollout
+worker, and when it is gone they end the engine and themselves.
+
 The way in is vLLM's own layerwise reload: every layer is loaded, processed (packed, quantised) and copied over the old one, whatever the platform
 and the tensor parallelism. What it leaves undone is done here.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+import threading
 from dataclasses import dataclass
+from multiprocessing.connection import wait
 from typing import Any
 
 import msgspec
@@ -17,8 +25,10 @@ from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmb
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 from vllm.platforms import current_platform
 
+from asyncflow.engines.rollout.vllm.arguments import OWNER
 from asyncflow.engines.rollout.vllm.staging import Address, read_staged
 from shared_arena import Mappings
+from transfer_queue.operation.parent import ORPHANED
 
 BACKEND = "asyncflow-shared-memory"  # vLLM's name for what is registered here
 
@@ -43,6 +53,7 @@ class SharedMemoryTransfer(WeightTransferEngine[NoInit, StagedUpdate]):
         super().__init__(config, vllm_config, device, model)
         self._mappings = Mappings(most=2)
         self._follows = _followers(model)
+        _end_with_owner()
 
     def init_transfer_engine(self, init_info: NoInit) -> None:
         """Nothing to set up."""
@@ -56,7 +67,8 @@ class SharedMemoryTransfer(WeightTransferEngine[NoInit, StagedUpdate]):
         loaded = self.model.load_weights(read_staged(address, self._mappings))
         missing = sorted(name for name, _ in self.model.named_parameters() if name not in loaded and name not in self._follows)
         if missing:
-            raise RuntimeError(f"{address.manifest.weights}: vLLM's {missing[0]!r} and {len(missing) - 1} more got nothing: the model is of two versions")
+            label = f"{address.manifest.weights}: vLLM's {missing[0]!r} and {len(missing) - 1} more"
+            raise RuntimeError(f"{label} got nothing: the model is of two versions")
 
     @torch.no_grad()
     def finish_weight_update(self) -> None:
@@ -84,6 +96,25 @@ def _pack_followers(model: torch.nn.Module) -> None:
             if id(module.weight) in seen:
                 module.quant_method.process_weights_after_loading(module)
             seen.add(id(module.weight))
+
+
+def _end_with_owner() -> None:
+    owner = os.environ.get(OWNER)
+    if owner is None:
+        return  # somebody else's vLLM
+    engine = os.pidfd_open(os.getppid())
+    try:
+        watched = os.pidfd_open(int(owner))
+    except ProcessLookupError:  # it is gone already
+        _end(engine)
+    else:
+        threading.Thread(target=lambda: (wait([watched]), _end(engine)), name="owner watch", daemon=True).start()
+
+
+def _end(engine: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        signal.pidfd_send_signal(engine, signal.SIGKILL)  # asked politely, it waits for a reader that is gone
+    os._exit(ORPHANED)
 
 
 class WorkerExtension:
