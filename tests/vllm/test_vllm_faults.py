@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import psutil
@@ -101,6 +104,18 @@ def test_an_engine_that_dies_too_often_ends_with_its_name_and_cause(mortal: Vllm
         finish_all(mortal)
     with pytest.raises(RuntimeError, match="cannot be used"):
         mortal.chunks()
+
+
+def test_vllms_processes_end_with_a_rollout_worker_that_is_killed(tmp_path: Path) -> None:
+    command = [sys.executable, str(Path(__file__).with_name("owner.py")), str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        line = next(line for line in owner.stdout if line.startswith("PIDS"))
+        processes = [psutil.Process(int(pid)) for pid in line.split()[1:]]
+        owner.kill()
+    assert len(processes) >= 2
+    _, alive = psutil.wait_procs(processes, timeout=15)
+    assert alive == []
 
 
 def test_processes_that_are_not_ready_in_time_are_ended_with_an_error(tmp_path_factory: pytest.TempPathFactory) -> None:
