@@ -6,7 +6,9 @@ import math
 
 import pytest
 
+from asyncflow.config.check import check_runnable
 from asyncflow.config.errors import SettingError
+from asyncflow.config.load import load as load_config
 from asyncflow.contracts.rollout import Chunk, Request, Sampling
 from asyncflow.engines.rollout.vllm.settings import VllmSettings, vllm_settings
 from asyncflow.engines.rollout.vllm.table import Delta, RequestTable
@@ -32,6 +34,17 @@ def test_a_wrong_option_is_refused_with_its_name_and_a_fix(options: dict[str, ob
         vllm_settings(options)
     assert words in str(refusal.value)
     assert "rollout.options." in str(refusal.value)
+
+
+def test_a_recipe_with_vllm_is_checked_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SettingError, match=r"rollout.options.restarts = -1: it must be at least 0"):
+        load_config("recipes/quickstart", ["rollout.engine=vllm", "+rollout.options.restarts=-1"])
+    config = load_config("recipes/quickstart", ["rollout.engine=vllm", "+rollout.options.restarts=0"])
+    monkeypatch.setattr("asyncflow.config.rules.engine.find_spec", lambda name: None)
+    with pytest.raises(SettingError, match=r"rollout.engine = 'vllm': the package vllm is not installed.*make venv-vllm"):
+        check_runnable(config)
+    monkeypatch.setattr("asyncflow.config.rules.engine.find_spec", lambda name: object())
+    check_runnable(config)
 
 
 def test_no_options_are_the_defaults_and_zero_restarts_are_a_value() -> None:

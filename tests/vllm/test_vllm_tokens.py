@@ -7,9 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from transformers import PreTrainedModel
 from vllm_harness import (
     STOP,
     VOCAB,
+    Outcome,
+    Outcomes,
     assert_greedy,
     finish_all,
     fresh_answers,
@@ -22,6 +25,7 @@ from vllm_harness import (
     run,
     sampled,
     start_engine,
+    until_running,
 )
 
 from asyncflow.contracts.rollout import Request, Sampling
@@ -51,7 +55,7 @@ def test_after_each_of_five_updates_greedy_tokens_and_log_probabilities_are_thos
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_another_architecture_gets_new_weights_too_tied_or_not_and_with_two_processes_that_share_the_model(tied: bool, tmp_path: Path) -> None:
-    engine = start_engine(tmp_path, llama(0, tied), tensor_parallel=1 if tied else 2)
+    engine = start_engine(tmp_path, llama(0, tied), tensor_parallel=1 if tied else 2, on_update="recompute")
     try:
         for seed in (3, 4):
             model, asked = llama(seed, tied), prompts(6, seed)
@@ -59,8 +63,25 @@ def test_another_architecture_gets_new_weights_too_tied_or_not_and_with_two_proc
             outcomes = run(engine, [greedy(f"g{i}", prompt) for i, prompt in enumerate(asked)])
             for i, prompt in enumerate(asked):
                 assert_greedy(model, prompt, outcomes[f"g{i}"])
+        check_recomputed(engine, model, llama(5, tied))
     finally:
         engine.close()
+
+
+def check_recomputed(engine: VllmRolloutEngine, old: PreTrainedModel, new: PreTrainedModel) -> None:
+    """With `on_update: recompute` what a running request made under old weights is read by the new ones as if they had seen it all."""
+    outcomes: Outcomes = {}
+    asked = prompts(8, seed=14, length=6)
+    engine.generate([greedy(f"m{i}", prompt, tokens=90) for i, prompt in enumerate(asked)])
+    until_running(engine, 4, outcomes)
+    after = load(engine, new)
+    finish_all(engine, outcomes)
+    cuts = [outcomes[f"m{i}"].versions.count(after - 1) for i in range(len(asked))]
+    assert any(0 < cut < len(outcomes[f"m{i}"].tokens) for i, cut in enumerate(cuts))
+    for i, (prompt, cut) in enumerate(zip(asked, cuts, strict=True)):
+        tokens, logprobs = outcomes[f"m{i}"].tokens, outcomes[f"m{i}"].logprobs
+        assert_greedy(old, prompt, Outcome(tokens[:cut], logprobs[:cut]))
+        assert_greedy(new, (*prompt, *tokens[:cut]), Outcome(tokens[cut:], logprobs[cut:]))
 
 
 @pytest.mark.parametrize("temperature", [0.6, 1.0, 1.7])

@@ -210,19 +210,25 @@ class VllmRolloutEngine:
                 self.resume()
 
     def _load(self, staged: Staged) -> None:
-        process = self._alive()
-        waiting = self._table.without_token()
-        keys = self._table.keys(waiting)
-        attempts = self._table.again(waiting, str(staged.weights.version))  # they start with these weights, from their prefill on
-        try:
+        attempts: list[Attempt] = []
+
+        def load(process: VllmProcess) -> None:
+            waiting = self._table.without_token()
+            keys = self._table.keys(waiting)
+            attempts[:] = self._table.again(waiting, str(staged.weights.version))  # they start with these weights, from their prefill on
             process.abort(keys)
             process.update(staged)
+
+        try:
+            self._do(load)
+        except EngineCrashed:
+            raise
         except Exception as error:  # vLLM's own errors have no common base, and the model may now be of two versions
             self._recover(f"it failed to load {staged.weights}: {error}")
             raise WeightsNotLoaded(f"{staged.weights} could not be loaded by vLLM of {self._name} ({error}); {self.loaded} serves again") from error
         self._staging.serving = staged
         self._table.listen()
-        self._submit(process, attempts)
+        self._submit(self._alive(), attempts)
 
     @property
     def loaded(self) -> WeightsId | None:

@@ -146,7 +146,8 @@ class VllmProcess:
         except EngineDeadError:
             self._table.wake()  # `gone` says why
         except Exception as error:  # whatever vLLM raises for a request: carried to the worker's loop
-            self._table.fail(RuntimeError(f"vLLM refused request {attempt.request.id!r} of {self._name}: {type(error).__name__}: {error}"))
+            if self._gone is None and self._llm is not None and not self._llm.errored:  # else it is one more sign of that
+                self._table.fail(RuntimeError(f"vLLM refused request {attempt.request.id!r} of {self._name}: {type(error).__name__}: {error}"))
 
     async def _generate(self, attempt: Attempt) -> None:
         from vllm.inputs.engine import tokens_input
@@ -230,5 +231,7 @@ def _delta(attempt: Attempt, completion: Any, state: Any) -> Delta:
         starts = [(int(span.version), span.start) for span in completion.weight_versions]
     else:
         starts = [(int(version), start) for version, start in state.weight_version_starts]
-    finish = FINISHES[completion.finish_reason] if completion.finish_reason is not None else None
-    return Delta(token_ids, logprobs, starts or [(int(attempt.salt), 0)], finish)
+    reason = completion.finish_reason
+    if reason is not None and reason not in FINISHES:
+        raise RuntimeError(f"it ended as {reason!r}, which is none of {', '.join(FINISHES)}")
+    return Delta(token_ids, logprobs, starts or [(int(attempt.salt), 0)], None if reason is None else FINISHES[reason])

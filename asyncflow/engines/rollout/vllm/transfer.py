@@ -10,6 +10,7 @@ and the tensor parallelism. What it leaves undone is done here.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import threading
@@ -108,7 +109,12 @@ def _end_with_owner() -> None:
     except ProcessLookupError:  # it is gone already
         _end(engine)
     else:
-        threading.Thread(target=lambda: (wait([watched]), _end(engine)), name="owner watch", daemon=True).start()
+        threading.Thread(target=_watch, args=(watched, engine), name="owner watch", daemon=True).start()
+
+
+def _watch(owner: int, engine: int) -> None:
+    wait([owner])  # no deadline: its life is the deadline
+    _end(engine)
 
 
 def _end(engine: int) -> None:
@@ -121,4 +127,6 @@ class WorkerExtension:
     """Mixed into vLLM's worker class, which makes vLLM import this module. It adds nothing."""
 
 
+# It warns at every update of layers without weights of their own; whether a set is complete is checked here.
+logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel(logging.ERROR)
 WeightTransferEngineFactory.register_engine(BACKEND, SharedMemoryTransfer)
