@@ -29,7 +29,7 @@ SHAPE = ModelShape(
     vocab_size=VOCAB, hidden_size=64, intermediate_size=96, layers=2, heads=2, kv_heads=2, head_dim=32, max_positions=WIDTH, eos_token_id=STOP
 )
 BLOCK = 32  # tokens of a block of the KV cache: the fewest on the CPU, so that short prompts fill whole blocks
-PATIENCE_S = 120.0
+PATIENCE_S = 500.0  # a start takes 20 s on an idle machine, and minutes on a busy one
 
 
 def qwen2(seed: int, tied: bool = True) -> PreTrainedModel:
