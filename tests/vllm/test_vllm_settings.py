@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from pathlib import Path
 
 import pytest
 
@@ -45,6 +47,12 @@ def test_a_recipe_with_vllm_is_checked_before_anything_starts(monkeypatch: pytes
         check_runnable(config)
     monkeypatch.setattr("asyncflow.config.rules.engine.find_spec", lambda name: object())
     check_runnable(config)
+
+
+def test_the_page_names_every_option_and_no_other() -> None:
+    page = (Path(__file__).parents[2] / "docs/vllm.md").read_text()
+    rows = [line.split(" | ")[0] for line in page.partition("## Settings")[2].partition("## New weights")[0].splitlines() if line.startswith("| `")]
+    assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == set(VllmSettings.__struct_fields__)
 
 
 def test_no_options_are_the_defaults_and_zero_restarts_are_a_value() -> None:
