@@ -1,4 +1,4 @@
-"""A process with an engine that decodes: prints the ids of vLLM's processes, then fetches chunks until it is killed. `python owner.py FOLDER`"""
+"""A process with an engine that decodes: prints the ids of all processes under it, then fetches chunks until it is killed. `python owner.py FOLDER`"""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from vllm_harness import load, qwen2, sampled, start_engine
 
 
 def main(folder: str) -> None:
-    engine = start_engine(Path(folder), qwen2(0))
+    engine = start_engine(Path(folder), qwen2(0), tensor_parallel=2)
     load(engine, qwen2(1))
     engine.generate([sampled(f"r{i}", (3, 4, 5), seed=i, tokens=100) for i in range(500)])
     engine.chunks(wait_s=60.0)
-    pids = [pid for engine_pid in engine.pids for pid in (engine_pid, *(child.pid for child in psutil.Process(engine_pid).children()))]
-    print("PIDS", *pids, flush=True)
+    print("PIDS", *(child.pid for child in psutil.Process().children(recursive=True)), flush=True)
     while True:
         engine.chunks(wait_s=1.0)
 

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,7 +36,13 @@ RESTARTS = 3
 
 
 @pytest.fixture(scope="module")
-def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmRolloutEngine]:
+def before() -> set[str]:
+    """What earlier tests have left."""
+    return traces()
+
+
+@pytest.fixture(scope="module")
+def mortal(before: set[str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmRolloutEngine]:
     """The tests of this file use its restarts up, in their order."""
     engine = start_engine(tmp_path_factory.mktemp("mortal"), qwen2(0), restarts=RESTARTS, restart_window_s=3600.0)
     yield engine
@@ -97,7 +104,7 @@ def test_a_killed_worker_process_is_noticed_too(mortal: VllmRolloutEngine) -> No
     assert_greedy(model, prompt, finish_all(mortal)["g"])
 
 
-def test_an_engine_that_dies_too_often_ends_with_its_name_and_cause(mortal: VllmRolloutEngine) -> None:
+def test_an_engine_that_dies_too_often_ends_with_its_name_and_cause(mortal: VllmRolloutEngine, before: set[str]) -> None:
     mortal.generate([greedy("g", prompts(1)[0], tokens=100)])
     os.kill(mortal.pids[0], signal.SIGKILL)
     with pytest.raises(EngineCrashed, match=rf"vLLM of rollout-0 ended: .*SIGKILL; after {RESTARTS} restarts"):
@@ -106,20 +113,28 @@ def test_an_engine_that_dies_too_often_ends_with_its_name_and_cause(mortal: Vllm
         mortal.chunks()
     mortal.close()
     mortal.close()
+    assert not [name for name in traces() - before if name.startswith("vllm_dist_")]
     with pytest.raises(RuntimeError, match="cannot be used: it was closed"):
         mortal.chunks()
 
 
-def test_vllms_processes_end_with_a_rollout_worker_that_is_killed(tmp_path: Path) -> None:
+def traces() -> set[str]:
+    """Files by which vLLM's workers meet and share memory."""
+    return {name for folder in ("/dev/shm", tempfile.gettempdir()) for name in os.listdir(folder) if name.startswith(("vllm_dist_", "psm_"))}
+
+
+def test_vllms_processes_end_with_a_rollout_worker_that_is_killed_and_leave_nothing(tmp_path: Path) -> None:
+    before = traces()
     command = [sys.executable, str(Path(__file__).with_name("owner.py")), str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None
         line = next(line for line in owner.stdout if line.startswith("PIDS"))
         processes = [psutil.Process(int(pid)) for pid in line.split()[1:]]
         owner.kill()
-    assert len(processes) >= 2
-    _, alive = psutil.wait_procs(processes, timeout=15)
+    assert len(processes) >= 3
+    _, alive = psutil.wait_procs(processes, timeout=30)
     assert alive == []
+    assert traces() - before == set()
 
 
 def test_processes_that_are_not_ready_in_time_are_ended_with_an_error(tmp_path_factory: pytest.TempPathFactory) -> None:

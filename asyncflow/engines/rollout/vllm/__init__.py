@@ -9,6 +9,7 @@
 | `arguments` | what vLLM is started with |
 | `expected` | what a complete set of weights is |
 | `staging` | weights in shared memory, for vLLM's processes to read |
+| `traces` | files that killed processes leave behind |
 | `transfer` | inside vLLM's worker processes: from there into the model |
 
 vLLM is imported by `process`, `arguments` and `transfer` only, and only when an engine starts.

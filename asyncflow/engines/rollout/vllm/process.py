@@ -18,6 +18,7 @@ from asyncflow.engines.rollout.vllm.arguments import Shape, engine_arguments, sa
 from asyncflow.engines.rollout.vllm.settings import VllmSettings
 from asyncflow.engines.rollout.vllm.staging import Staged
 from asyncflow.engines.rollout.vllm.table import FINISHES, Attempt, Delta, RequestTable
+from asyncflow.engines.rollout.vllm.traces import remove_traces
 from asyncflow.launch.child import cause_of
 
 T = TypeVar("T")
@@ -43,6 +44,7 @@ class VllmProcess:
         self._opened = threading.Event()
         self._llm: Any = None
         self._gone: str | None = None  # why, in words
+        self._ident = ""  # what the files of its processes are named after
         self._outputs = 0  # deltas that came, to see whether any still come
 
     # ---------------------------------------------------------------- life
@@ -65,6 +67,7 @@ class VllmProcess:
 
             if self._gone is None:  # else it took too long to import
                 self._llm = AsyncLLM.from_engine_args(engine_arguments(self._shape, self._settings))
+                self._ident = (await self._llm.collective_rpc("asyncflow_ident"))[0]
                 await self._llm.get_supported_tasks()  # asked once: from now on a request is known to vLLM as soon as it is added
         finally:
             self._opened.set()
@@ -100,6 +103,7 @@ class VllmProcess:
         if llm is not None:
             llm.shutdown(timeout=END_S)
         self._kill_children()
+        remove_traces(self._ident)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(END_S)
         if not self._thread.is_alive():

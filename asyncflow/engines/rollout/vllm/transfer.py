@@ -28,6 +28,7 @@ from vllm.platforms import current_platform
 
 from asyncflow.engines.rollout.vllm.arguments import OWNER
 from asyncflow.engines.rollout.vllm.staging import Address, read_staged
+from asyncflow.engines.rollout.vllm.traces import ident_here, remove_traces
 from shared_arena import Mappings
 from transfer_queue.operation.parent import ORPHANED
 
@@ -120,11 +121,15 @@ def _watch(owner: int, engine: int) -> None:
 def _end(engine: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         signal.pidfd_send_signal(engine, signal.SIGKILL)  # asked politely, it waits for a reader that is gone
+    remove_traces(ident_here())
     os._exit(ORPHANED)
 
 
 class WorkerExtension:
-    """Mixed into vLLM's worker class, which makes vLLM import this module. It adds nothing."""
+    """Mixed into vLLM's worker class, which makes vLLM import this module."""
+
+    def asyncflow_ident(self) -> str:
+        return ident_here()
 
 
 # It warns at every update of layers without weights of their own; whether a set is complete is checked here.
