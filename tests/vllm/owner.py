@@ -1,4 +1,4 @@
-"""A process with an engine that decodes: prints the ids of all processes under it, then fetches chunks until it is killed. `python owner.py FOLDER`"""
+"""A process with an engine that decodes: prints the ids of all processes under it, then decodes until it is killed. `python owner.py FOLDER`"""
 
 from __future__ import annotations
 

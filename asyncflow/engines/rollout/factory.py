@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def make_rollout_engine(config: RunConfig, model_dir: Path, worker: str) -> RolloutEngine:
-    """`rollout.engine` names "embedded", "vllm" or "module:function", which is called as this function is. `worker`: the replica's name (rollout-0)."""
+    """`rollout.engine` names "embedded", "vllm" or "module:function", called as this function is. `worker`: the replica's name (rollout-0)."""
     if config.rollout.engine != EMBEDDED:
         engine: RolloutEngine = load_named(config.rollout.engine_path, "rollout.engine")(config, model_dir, worker)
         return engine
