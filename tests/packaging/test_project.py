@@ -86,7 +86,7 @@ def test_ci_runs_every_make_command_under_a_hard_limit_within_90_minutes() -> No
     assert all(int(minutes) <= 45 for minutes, _ in limits)
 
 
-@pytest.mark.parametrize(("taken", "ends_with"), [("sleep 0", 0), ("sleep 60", 124)])
+@pytest.mark.parametrize(("taken", "ends_with"), [("sleep 0", 0), ("sleep 60", 124), ("sleep 0\nsleep 4\nstep 1 sleep 60", 124)])
 def test_a_step_of_ci_gets_what_earlier_ones_left_of_the_whole(taken: str, ends_with: int) -> None:
     script = (ROOT / ".ci/run").read_text()
     (whole,) = re.findall(r"^ALL_S=.*$", script, flags=re.MULTILINE)
