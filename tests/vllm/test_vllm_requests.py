@@ -70,19 +70,19 @@ def test_capacity_counts_what_runs_and_what_waits(engine: VllmRolloutEngine) -> 
     assert engine.capacity() == type(engine.capacity())(slots=8, free_slots=8, running=0, queued=0)
     assert engine.next_chunk_s() == float("inf")
     outcomes: Outcomes = {}
-    engine.generate([sampled(f"q{i}", prompt, seed=i, tokens=100) for i, prompt in enumerate(prompts(30, length=8))])
+    engine.generate([sampled(f"q{i}", prompt, seed=i, tokens=100) for i, prompt in enumerate(prompts(60, length=8))])
     assert engine.capacity().free_slots == 0
     assert engine.next_chunk_s() <= 1.0
     until_running(engine, 4, outcomes)
     assert 4 <= engine.capacity().running <= 8
     finish_all(engine, outcomes)
-    assert len(outcomes) == 30
+    assert len(outcomes) == 60
 
 
 def test_pause_keep_holds_running_requests_wait_finishes_them_and_abort_ends_all(engine: VllmRolloutEngine) -> None:
     model = qwen2(2)
     load(engine, model)
-    requests = [greedy(f"p{i}", prompt, tokens=60) for i, prompt in enumerate(prompts(20, length=6))]
+    requests = [greedy(f"p{i}", prompt, tokens=100) for i, prompt in enumerate(prompts(40, length=6))]
     whole = run(engine, requests)
     outcomes: Outcomes = {}
     engine.generate(requests)

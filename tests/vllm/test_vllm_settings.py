@@ -12,8 +12,11 @@ from asyncflow.config.check import check_runnable
 from asyncflow.config.errors import SettingError
 from asyncflow.config.load import load as load_config
 from asyncflow.contracts.rollout import Chunk, Request, Sampling
+from asyncflow.contracts.weights import WeightsId
 from asyncflow.engines.rollout.vllm.settings import VllmSettings, vllm_settings
 from asyncflow.engines.rollout.vllm.table import Delta, RequestTable
+
+WEIGHTS = [WeightsId("policy", 0, version) for version in range(5)]
 
 
 def request(name: str = "r", budget: int = 10) -> Request:
@@ -62,7 +65,7 @@ def test_no_options_are_the_defaults_and_zero_restarts_are_a_value() -> None:
 
 def test_a_delta_of_two_versions_becomes_two_chunks_each_of_one() -> None:
     table = RequestTable()
-    (attempt,) = table.add([request()], "4")
+    (attempt,) = table.add([request()], WEIGHTS[4])
     table.absorb(attempt, Delta([10, 11], [-1.0, -2.0], [(4, 0)], None))
     table.absorb(attempt, Delta([12, 13, 14], [-3.0, -4.0, -5.0], [(4, 0), (5, 3)], "stop"))
     assert table.take(0.0) == [
@@ -76,10 +79,10 @@ def test_a_delta_of_two_versions_becomes_two_chunks_each_of_one() -> None:
 def test_another_attempt_goes_on_where_the_last_one_was_with_another_seed_and_the_last_one_is_not_heard() -> None:
     table = RequestTable()
     asked = request()
-    (first,) = table.add([asked], "1")
+    (first,) = table.add([asked], WEIGHTS[1])
     table.absorb(first, Delta([10, 11, 12], [-1.0] * 3, [(1, 0)], None))
     assert table.without_token() == []
-    (second,) = table.again(["r"], "2")
+    (second,) = table.again(["r"], WEIGHTS[2])
     table.absorb(first, Delta([13], [-1.0], [(1, 0)], "aborted"))
     assert table.without_token() == ["r"]
     assert second.request == Request("r", (3, 4, 5, 10, 11, 12), Sampling(), 7, 7)
@@ -92,7 +95,7 @@ def test_another_attempt_goes_on_where_the_last_one_was_with_another_seed_and_th
 
 def test_an_end_without_tokens_is_a_chunk_of_the_version_that_came_last() -> None:
     table = RequestTable()
-    (attempt,) = table.add([request()], "3")
+    (attempt,) = table.add([request()], WEIGHTS[3])
     table.absorb(attempt, Delta([], [], [(3, 0)], "aborted"))
     assert table.known() == {"r"}
     assert table.take(0.0) == [Chunk("r", [], [], 3, "aborted")]
@@ -103,7 +106,7 @@ def test_the_wait_for_chunks_is_guessed_from_the_gaps_between_them() -> None:
     now = 0.0
     table = RequestTable(clock=lambda: now)
     assert table.next_chunk_s() == math.inf
-    (attempt,) = table.add([request(budget=1000)], "0")
+    (attempt,) = table.add([request(budget=1000)], WEIGHTS[0])
     for step in range(1, 200):
         now = step * 0.05
         table.absorb(attempt, Delta([5], [-1.0], [(0, 0)], None))
@@ -120,7 +123,31 @@ def test_the_wait_for_chunks_is_guessed_from_the_gaps_between_them() -> None:
 
 def test_a_request_that_vllm_refused_is_raised_where_chunks_are_fetched() -> None:
     table = RequestTable()
-    table.add([request()], "0")
+    table.add([request()], WEIGHTS[0])
     table.fail(RuntimeError("vLLM refused request 'r'"))
     with pytest.raises(RuntimeError, match="refused request 'r'"):
         table.take(5.0)
+
+
+def test_a_step_is_a_token_that_comes_after_it_was_asked_for_or_there_is_nobody_to_make_one() -> None:
+    table = RequestTable()
+    assert table.stepped(0.0)
+    table.await_step()
+    assert table.stepped(0.0)
+    (attempt,) = table.add([request()], WEIGHTS[0])
+    assert not table.stepped(0.0)
+    table.absorb(attempt, Delta([5], [-1.0], [(0, 0)], None))
+    assert table.stepped(0.0)
+    table.await_step()
+    assert not table.stepped(0.0)
+    table.absorb(attempt, Delta([], [], [(0, 0)], "aborted"))
+    assert table.stepped(0.0)
+
+
+def test_attempts_share_keys_and_values_only_where_they_start_with_the_same_weights() -> None:
+    salts = []
+    for epoch, version, digest in ((0, 3, "aa"), (1, 3, "bb"), (0, 4, "aa"), (0, 3, "aa")):
+        (attempt,) = RequestTable().add([request()], WeightsId("policy", epoch, version, digest))
+        salts.append(attempt.salt)
+    assert salts[0] == salts[3]
+    assert len(set(salts)) == 3

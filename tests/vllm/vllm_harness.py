@@ -66,11 +66,16 @@ def weights_id(version: int, epoch: int = 0) -> WeightsId:
     return WeightsId("policy", epoch, version)
 
 
+def next_id(engine: VllmRolloutEngine, by: int = 1) -> WeightsId:
+    """`by` versions after what is loaded."""
+    return weights_id(0) if engine.loaded is None else weights_id(engine.loaded.version + by, engine.loaded.epoch)
+
+
 def load(engine: VllmRolloutEngine, model: torch.nn.Module) -> int:
     """As the next version, which is returned."""
-    version = 0 if engine.loaded is None else engine.loaded.version + 1
-    engine.load_weights(weights_id(version), hf_tensors(model))
-    return version
+    weights = next_id(engine)
+    engine.load_weights(weights, hf_tensors(model))
+    return weights.version
 
 
 def start_engine(folder: Path, model: PreTrainedModel, slots: int = 8, **settings: object) -> VllmRolloutEngine:
@@ -161,6 +166,15 @@ def assert_greedy(model: PreTrainedModel, prompt: tuple[int, ...], outcome: Outc
     chosen = expected[np.arange(len(outcome.tokens)), outcome.tokens]
     np.testing.assert_allclose(outcome.logprobs, chosen, atol=atol)
     np.testing.assert_allclose(chosen, expected.max(axis=1), atol=atol)
+
+
+def check_new_weights(engine: VllmRolloutEngine, model: PreTrainedModel) -> None:
+    """Load them; then greedy tokens are theirs."""
+    version, asked = load(engine, model), prompts(6, seed=3)
+    outcomes = run(engine, [greedy(f"n{i}", prompt) for i, prompt in enumerate(asked)])
+    for i, prompt in enumerate(asked):
+        assert_greedy(model, prompt, outcomes[f"n{i}"])
+        assert set(outcomes[f"n{i}"].versions) == {version}
 
 
 Answer = tuple[list[int], list[float]]  # token ids, log-probabilities

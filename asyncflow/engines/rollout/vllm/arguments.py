@@ -10,6 +10,7 @@ import msgspec
 
 from asyncflow.engines.rollout.vllm.settings import WHERE, VllmSettings
 from asyncflow.engines.rollout.vllm.table import Attempt
+from asyncflow.engines.rollout.vllm.traces import SOCKETS
 
 OWNER = "ASYNCFLOW_VLLM_OWNER"  # variable: process id of the rollout worker, for vLLM's processes to end with it
 EXTENSION = "asyncflow.engines.rollout.vllm.transfer.WorkerExtension"
@@ -35,17 +36,17 @@ class Shape(msgspec.Struct, frozen=True):
     width: int  # most tokens of a sequence, prompt and response
 
 
-def set_environment(settings: VllmSettings) -> None:
-    """vLLM reads its variables when it is imported, and its processes inherit them. What is set already, stays; the settings' own come first."""
-    os.environ.update(settings.environment)
-    os.environ[OWNER] = str(os.getpid())
+def set_environment(settings: VllmSettings, folder: str) -> None:
+    """vLLM reads its variables when it is imported or starts, and its processes inherit them. What is set already, stays, but for what belongs to
+    this engine alone; the settings' own come first. `folder`: for the sockets of its processes."""
+    own = {OWNER: str(os.getpid()), SOCKETS: folder, "VLLM_ENGINE_READY_TIMEOUT_S": str(max(1, round(settings.start_s)))}
+    os.environ.update(own | settings.environment)
     defaults = {
         "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # a worker has threads, which do not survive a fork
         "VLLM_NO_USAGE_STATS": "1",
         "HF_HUB_OFFLINE": "1",
         "VLLM_LOGGING_LEVEL": "WARNING",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # on the CPU: else it takes the cores of everybody else
-        "VLLM_ENGINE_READY_TIMEOUT_S": str(max(1, round(settings.start_s))),
     }
     if settings.eager:
         defaults["TORCH_COMPILE_DISABLE"] = "1"  # vLLM compiles its count of ranks even so, for 20 s

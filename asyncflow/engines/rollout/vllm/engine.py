@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from asyncflow.contracts.rollout import Capacity, Chunk, PauseMode, Request
+from asyncflow.contracts.rollout import Capacity, Chunk, PauseMode, Request, WeightsNotLoaded
 from asyncflow.contracts.weights import WeightsId
 from asyncflow.engines.greedy import model_stops
 from asyncflow.engines.rollout.embedded.admission import Limits
 from asyncflow.engines.rollout.vllm.arguments import Shape
 from asyncflow.engines.rollout.vllm.expected import ExpectedWeights, meta_model
-from asyncflow.engines.rollout.vllm.process import EngineGone, VllmProcess
+from asyncflow.engines.rollout.vllm.process import EngineGone, UpdateFailed, VllmProcess
 from asyncflow.engines.rollout.vllm.settings import VllmSettings, vllm_settings
 from asyncflow.engines.rollout.vllm.staging import Staged, Staging
 from asyncflow.engines.rollout.vllm.table import Attempt, RequestTable
@@ -29,12 +29,11 @@ if TYPE_CHECKING:
     from asyncflow.config import RunConfig
 
 
+LOOK_S = 1.0  # between two looks at whether vLLM still lives
+
+
 class EngineCrashed(RuntimeError):
     """vLLM's processes died more often than they may be started anew."""
-
-
-class WeightsNotLoaded(RuntimeError):
-    """vLLM failed while it loaded; the weights from before serve again."""
 
 
 class VllmRolloutEngine:
@@ -99,7 +98,7 @@ class VllmRolloutEngine:
                 self._process = self._new_process()
                 self._go_on(self._process)
                 return
-            except EngineGone as error:
+            except (EngineGone, UpdateFailed) as error:
                 cause = str(error)
 
     def _go_on(self, process: VllmProcess) -> None:
@@ -108,7 +107,8 @@ class VllmRolloutEngine:
         if self._staging.serving is not None:
             process.update(self._staging.serving)
         self._table.listen()
-        process.submit(self._table.again(self._table.unfinished(), self._salt))
+        if unfinished := self._table.unfinished():
+            process.submit(self._table.again(unfinished, self._serving))
 
     def close(self) -> None:
         """End vLLM's processes; requests that have not finished are gone. Idempotent."""
@@ -132,7 +132,7 @@ class VllmRolloutEngine:
         if len(known) + len(requests) > self._settings.max_queued:
             came = f"{len(known)} requests have not ended and {len(requests)} more came"
             raise ValueError(f"max_queued = {self._settings.max_queued} is exceeded: {came}; none of these was queued; call chunks() until they fit")
-        self._submit(process, self._table.add(requests, self._salt))
+        self._submit(process, self._table.add(requests, self._serving))
 
     def _submit(self, process: VllmProcess, attempts: Sequence[Attempt]) -> None:
         try:
@@ -141,9 +141,10 @@ class VllmRolloutEngine:
             self._recover(str(error))  # they are in the table: they go on like all others
 
     @property
-    def _salt(self) -> str:
+    def _serving(self) -> WeightsId:
         """Of attempts that start now."""
-        return str(self.loaded.version) if self.loaded is not None else ""
+        assert self.loaded is not None, "no request is taken before"
+        return self.loaded
 
     def chunks(self, wait_s: float = 0.0) -> list[Chunk]:
         """What came, after a wait of at most `wait_s` (seconds) for the first. Raises EngineCrashed when vLLM died too often."""
@@ -179,7 +180,14 @@ class VllmRolloutEngine:
     # ---------------------------------------------------------------- weights
 
     def pause(self, mode: PauseMode = "keep") -> None:
-        """Nothing decodes afterwards. keep: running requests stay; wait: they are run to their end first, those that wait stay; abort: all end."""
+        """Nothing decodes afterwards. keep: running requests stay; wait: they are run to their end first, those that wait stay; abort: all end.
+
+        After a load it first waits for one decode step: updates that come faster than vLLM decodes would otherwise stop it for good."""
+        if self._paused:
+            self._table.listen()  # it was silent because it was paused
+        else:
+            while not self._table.stepped(LOOK_S):
+                self._alive()
         self._do(lambda process: process.pause(mode))
         self._paused = True
 
@@ -210,25 +218,22 @@ class VllmRolloutEngine:
                 self.resume()
 
     def _load(self, staged: Staged) -> None:
-        attempts: list[Attempt] = []
-
         def load(process: VllmProcess) -> None:
             waiting = self._table.without_token()
             keys = self._table.keys(waiting)
-            attempts[:] = self._table.again(waiting, str(staged.weights.version))  # they start with these weights, from their prefill on
+            attempts = self._table.again(waiting, staged.weights)  # they start with these weights, from their prefill on
             process.abort(keys)
             process.update(staged)
+            self._staging.serving = staged
+            process.submit(attempts)
 
         try:
             self._do(load)
-        except EngineCrashed:
-            raise
-        except Exception as error:  # vLLM's own errors have no common base, and the model may now be of two versions
-            self._recover(f"it failed to load {staged.weights}: {error}")
+        except UpdateFailed as error:
+            self._recover(str(error))
             raise WeightsNotLoaded(f"{staged.weights} could not be loaded by vLLM of {self._name} ({error}); {self.loaded} serves again") from error
-        self._staging.serving = staged
+        self._table.await_step()
         self._table.listen()
-        self._submit(self._alive(), attempts)
 
     @property
     def loaded(self) -> WeightsId | None:

@@ -18,17 +18,22 @@ from asyncflow.engines.rollout.vllm.arguments import Shape, engine_arguments, sa
 from asyncflow.engines.rollout.vllm.settings import VllmSettings
 from asyncflow.engines.rollout.vllm.staging import Staged
 from asyncflow.engines.rollout.vllm.table import FINISHES, Attempt, Delta, RequestTable
-from asyncflow.engines.rollout.vllm.traces import remove_traces
+from asyncflow.engines.rollout.vllm.traces import new_folder, remove_traces, segments_of
 from asyncflow.launch.child import cause_of
 
 T = TypeVar("T")
 IDLE_TURNS = 4  # turns of the event loop without any output: what was on its way has arrived
 END_S = 2.0  # for processes that were told to end
 OPENING_S = 60.0  # for a start that was given up
+ENGINE = "EngineCore"  # how vLLM names its engine process
 
 
 class EngineGone(RuntimeError):
     """vLLM's processes cannot be used any more."""
+
+
+class UpdateFailed(RuntimeError):
+    """vLLM failed while it loaded a version."""
 
 
 class VllmProcess:
@@ -44,14 +49,16 @@ class VllmProcess:
         self._opened = threading.Event()
         self._llm: Any = None
         self._gone: str | None = None  # why, in words
-        self._ident = ""  # what the files of its processes are named after
+        self._ident, self._folder = "", ""  # what the files of its processes are named after, and where their sockets are
+        self._segments: set[str] = set()  # shared memory that they talk through
         self._outputs = 0  # deltas that came, to see whether any still come
 
     # ---------------------------------------------------------------- life
 
     def start(self) -> None:
         """Raises EngineGone when vLLM is not ready after `start_s`, or its processes ended; ValueError and the like for what vLLM refuses."""
-        set_environment(self._settings)
+        self._folder = new_folder()
+        set_environment(self._settings, self._folder)
         self._before = set(multiprocessing.active_children())
         self._thread.start()
         try:
@@ -60,6 +67,7 @@ class VllmProcess:
             raise EngineGone(f"vLLM of {self._name} did not start: {error}") from error
         finally:
             self._look_for_children()
+        self._segments = {name for pid in self.pids for name in segments_of(pid)}
 
     async def _open(self) -> None:
         try:
@@ -73,7 +81,9 @@ class VllmProcess:
             self._opened.set()
 
     def _look_for_children(self) -> None:
-        self._children = [child for child in multiprocessing.active_children() if child not in self._before]
+        """Not whatever else this process started meanwhile."""
+        found = multiprocessing.active_children()
+        self._children = [child for child in found if child not in self._before and child.name.startswith(ENGINE)]
 
     @property
     def pids(self) -> list[int]:
@@ -101,9 +111,9 @@ class VllmProcess:
         self._loop.call_soon_threadsafe(self._cancel)
         llm, self._llm = self._llm, None
         if llm is not None:
-            llm.shutdown(timeout=END_S)
+            llm.shutdown(timeout=0.0)  # told to end, they take longer than END_S every time
         self._kill_children()
-        remove_traces(self._ident)
+        remove_traces(self._ident, self._folder, self._segments)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(END_S)
         if not self._thread.is_alive():
@@ -117,12 +127,13 @@ class VllmProcess:
             self._kill_children()
 
     def _kill_children(self) -> None:
-        """The engine process and its workers: they hold nothing that outlives them."""
+        """The engine process and its workers: they hold nothing that outlives them. Workers of an engine process that is gone end themselves."""
         for child in self._children:
             if child.is_alive() and child.pid is not None:
                 from vllm.utils.system_utils import kill_process_tree
 
                 kill_process_tree(child.pid)
+                child.join(END_S)
 
     def _cancel(self) -> None:
         for task in asyncio.all_tasks(self._loop):
@@ -187,9 +198,14 @@ class VllmProcess:
             seen = self._outputs
 
     def update(self, staged: Staged) -> None:
-        """Load a version into every worker; tokens from here on are labelled with it. Raises whatever vLLM says, and then the model may be of two
-        versions: end this life."""
-        self._ask(self._update(staged), self._settings.reply_s, f"load {staged.weights}")
+        """Load a version into every worker; tokens from here on are labelled with it. Raises UpdateFailed for whatever vLLM says, and then the model
+        may be of two versions: end this life."""
+        try:
+            self._ask(self._update(staged), self._settings.reply_s, f"load {staged.weights}")
+        except EngineGone:
+            raise
+        except Exception as error:  # vLLM's own errors have no common base
+            raise UpdateFailed(f"it failed to load {staged.weights}: {error}") from error
 
     async def _update(self, staged: Staged) -> None:
         from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
@@ -238,4 +254,4 @@ def _delta(attempt: Attempt, completion: Any, state: Any) -> Delta:
     reason = completion.finish_reason
     if reason is not None and reason not in FINISHES:
         raise RuntimeError(f"it ended as {reason!r}, which is none of {', '.join(FINISHES)}")
-    return Delta(token_ids, logprobs, starts or [(int(attempt.salt), 0)], None if reason is None else FINISHES[reason])
+    return Delta(token_ids, logprobs, starts or [(attempt.weights.version, 0)], None if reason is None else FINISHES[reason])

@@ -15,6 +15,7 @@ import msgspec
 import xxhash
 
 from asyncflow.contracts.rollout import Chunk, Finish, Request
+from asyncflow.contracts.weights import WeightsId
 
 FINISHES: dict[str, Finish] = {"stop": "stop", "length": "length", "abort": "aborted"}  # vLLM's words
 MOST_SEED = (1 << 63) - 1
@@ -26,7 +27,12 @@ class Attempt(msgspec.Struct, frozen=True):
 
     key: str  # unique among all attempts
     request: Request
-    salt: str  # keys and values are shared with attempts of the same salt only: the weights it starts with
+    weights: WeightsId  # that it starts with
+
+    @property
+    def salt(self) -> str:
+        """Keys and values are shared with attempts of the same salt only. All of the id: versions come again in a later epoch."""
+        return f"{self.weights.epoch}.{self.weights.version}:{self.weights.digest}"
 
     @property
     def seed(self) -> int:
@@ -71,28 +77,29 @@ class RequestTable:
         self._clock = clock
         self._heard_s = clock()
         self._gap_s = FIRST_GAP_S
+        self._stepped = True  # nothing was loaded yet
 
     # ---------------------------------------------------------------- the worker's side
 
-    def add(self, requests: Iterable[Request], salt: str) -> list[Attempt]:
+    def add(self, requests: Iterable[Request], weights: WeightsId) -> list[Attempt]:
         with self._changed:
             if not self._entries:
                 self._heard_s = self._clock()
             for request in requests:
                 self._entries[request.id] = _Entry(request)
-            return self._start([request.id for request in requests], salt)
+            return self._start([request.id for request in requests], weights)
 
-    def again(self, ids: Sequence[str], salt: str) -> list[Attempt]:
+    def again(self, ids: Sequence[str], weights: WeightsId) -> list[Attempt]:
         """Another attempt for these; what their earlier ones still say is dropped."""
         with self._changed:
-            return self._start(ids, salt)
+            return self._start(ids, weights)
 
-    def _start(self, ids: Iterable[str], salt: str) -> list[Attempt]:
+    def _start(self, ids: Iterable[str], weights: WeightsId) -> list[Attempt]:
         attempts = []
         for id_ in ids:
             entry = self._entries.get(id_)
             if entry is not None:  # else it ended meanwhile
-                entry.attempt = Attempt(f"{id_}#{next(self._numbers)}", entry.rest(), salt)
+                entry.attempt = Attempt(f"{id_}#{next(self._numbers)}", entry.rest(), weights)
                 entry.attempt_made = 0
                 self._running.discard(id_)
                 attempts.append(entry.attempt)
@@ -138,6 +145,16 @@ class RequestTable:
         with self._changed:
             return self._changed.wait_for(lambda: not wanted & self._entries.keys() or self._failure is not None, wait_s)
 
+    def await_step(self) -> None:
+        """From here on `stepped` waits for a token."""
+        with self._changed:
+            self._stepped = False
+
+    def stepped(self, wait_s: float) -> bool:
+        """Wait until a token was made since `await_step`, or there is no request to make one."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._stepped or not self._entries or self._failure is not None, wait_s)
+
     def next_chunk_s(self) -> float:
         """Seconds until something new is likely: the moment of the last news plus the usual gap between two; infinity when nothing runs."""
         with self._changed:
@@ -169,6 +186,7 @@ class RequestTable:
             self._chunks += _split(id_, delta, entry.attempt_made)
             entry.made += delta.token_ids
             entry.attempt_made += len(delta.token_ids)
+            self._stepped = self._stepped or bool(delta.token_ids)
             if delta.finish is not None:
                 del self._entries[id_]
                 self._running.discard(id_)

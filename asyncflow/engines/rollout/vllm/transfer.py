@@ -1,7 +1,7 @@
 """Inside vLLM's worker processes: from shared memory into the model. vLLM imports this module there, as its `worker_extension_cls`.
 
 vLLM's engine process outlives a rollout worker that was killed with -9, and its own workers with it (seen with vLLM 0.32). So these watch the rollout
-worker, and when it is gone they end the engine and themselves.
+worker and the engine process, and when either is gone they end the other of vLLM's, and themselves.
 
 The way in is vLLM's own layerwise reload: every layer is loaded, processed (packed, quantised) and copied over the old one, whatever the platform
 and the tensor parallelism. What it leaves undone is done here.
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import multiprocessing
 import os
 import signal
 import threading
@@ -28,7 +29,7 @@ from vllm.platforms import current_platform
 
 from asyncflow.engines.rollout.vllm.arguments import OWNER
 from asyncflow.engines.rollout.vllm.staging import Address, read_staged
-from asyncflow.engines.rollout.vllm.traces import ident_here, remove_traces
+from asyncflow.engines.rollout.vllm.traces import folder_here, ident_here, remove_traces
 from shared_arena import Mappings
 from transfer_queue.operation.parent import ORPHANED
 
@@ -101,27 +102,30 @@ def _pack_followers(model: torch.nn.Module) -> None:
 
 
 def _end_with_owner() -> None:
-    owner = os.environ.get(OWNER)
-    if owner is None:
+    """Watch the rollout worker and, from a worker process of its own, vLLM's engine process: neither may leave the memory of a model behind."""
+    owner, engine = os.environ.get(OWNER), multiprocessing.parent_process()  # where the engine is the worker, its parent is the owner
+    if owner is None or int(owner) == os.getpid() or engine is None or engine.pid is None:
         return  # somebody else's vLLM
-    engine = os.pidfd_open(os.getppid())
-    try:
-        watched = os.pidfd_open(int(owner))
-    except ProcessLookupError:  # it is gone already
-        _end(engine)
-    else:
-        threading.Thread(target=_watch, args=(watched, engine), name="owner watch", daemon=True).start()
+    watched = [_descriptor(int(owner)), _descriptor(engine.pid)]
+    if os.getppid() != engine.pid:
+        watched[1] = None  # it is gone, and its number may be another process's
+    threading.Thread(target=_watch, args=watched, name="owner watch", daemon=True).start()
 
 
-def _watch(owner: int, engine: int) -> None:
-    wait([owner])  # no deadline: its life is the deadline
-    _end(engine)
-
-
-def _end(engine: int) -> None:
+def _descriptor(pid: int) -> int | None:
+    """None: it is gone."""
     with contextlib.suppress(ProcessLookupError):
-        signal.pidfd_send_signal(engine, signal.SIGKILL)  # asked politely, it waits for a reader that is gone
-    remove_traces(ident_here())
+        return os.pidfd_open(pid)
+    return None
+
+
+def _watch(owner: int | None, engine: int | None) -> None:
+    if owner is not None and engine is not None:
+        wait([owner, engine])  # no deadline: their lives are the deadline
+    if engine is not None:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(engine, signal.SIGKILL)  # asked politely, it waits for a reader that is gone
+    remove_traces(ident_here(), folder_here())
     os._exit(ORPHANED)
 
 
