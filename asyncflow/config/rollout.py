@@ -10,13 +10,15 @@ from asyncflow.config.settings import Settings
 
 KV_MULTIPLE = 16  # decode at one fixed width, a multiple of this: other widths differ in bits
 EMBEDDED = "embedded"  # the engine that needs no import path
+VLLM = "vllm"
+ENGINES = {VLLM: "asyncflow.engines.rollout.vllm.engine:make_vllm"}  # others that have a name of their own
 LEAST_SLOTS = 4  # 1 to 3 rows take another matrix kernel, whose bits differ
 
 
 class RolloutSettings(Settings, frozen=True):
     """How responses are generated."""
 
-    engine: str = EMBEDDED  # "embedded", or "module:function" of another rollout engine's factory.
+    engine: str = EMBEDDED  # "embedded", "vllm", or "module:function" of another rollout engine's factory.
     slots: int = 32  # Sequences that a replica decodes at once; decode always runs all of them.
     prompt_width: int = 32  # Longest prompt in tokens; prefill is right-padded to it.
     response_width: int = 32  # Most tokens generated for one sequence.
@@ -28,6 +30,11 @@ class RolloutSettings(Settings, frozen=True):
     pull_groups: int = 8  # Most groups that a replica asks for at once; never more than it can start now.
     progress_s: float = 0.2  # How often a replica reports the progress that renews its leases.
     options: dict[str, Any] = msgspec.field(default_factory=dict)  # The engine's own settings.
+
+    @property
+    def engine_path(self) -> str:
+        """Import path of the engine's factory; the embedded one has none and stays "embedded"."""
+        return ENGINES.get(self.engine, self.engine)
 
     @property
     def cache_width(self) -> int:

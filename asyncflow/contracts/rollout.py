@@ -46,6 +46,10 @@ class Chunk(msgspec.Struct, frozen=True):
     finish: Finish | None = None  # set on the last chunk of a request, exactly once
 
 
+class WeightsNotLoaded(RuntimeError):
+    """A complete set could not be loaded for a reason that is not in the set. The old weights serve, and the load may be tried again."""
+
+
 class Capacity(msgspec.Struct, frozen=True):
     slots: int  # rows that can decode at once
     free_slots: int  # slots that neither run nor are promised to a queued request
@@ -94,7 +98,8 @@ class RolloutEngine(Protocol):
         """Reach a safe point. keep: running requests stay and go on after `resume`."""
 
     def load_weights(self, weights: WeightsId, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Copy in a complete set under Hugging Face names. Raises (the old weights keep serving) on a missing, unknown or wrongly shaped tensor.
+        """Copy in a complete set under Hugging Face names. Raises (the old weights keep serving) ValueError on a missing, unknown or wrongly shaped
+        tensor, WeightsNotLoaded where the set was good.
 
         Tokens that were made before come at the latest with the first `chunks` after it: what then has none starts from these weights."""
 

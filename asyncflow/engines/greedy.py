@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from transformers import PreTrainedModel
 
+from asyncflow.config.rollout import EMBEDDED
 from asyncflow.contracts.rollout import Finish, Request, RolloutEngine, Sampling
 from asyncflow.data.task import Example, Task
 from asyncflow.engines.model import load_hf
@@ -31,7 +32,7 @@ def make_embedded(model: PreTrainedModel | Path, config: RunConfig) -> EmbeddedR
         prompt_width=rollout.prompt_width,
         kv_width=rollout.cache_width,
         stop_token_ids=rollout.stop_token_ids or model_stops(network),
-        **rollout.options,
+        **(rollout.options if rollout.engine == EMBEDDED else {}),  # another engine's are none of its own
     )
 
 

@@ -11,6 +11,7 @@ from asyncflow.data.task import Example
 from asyncflow.rewards.deadline import DeadlineScorer
 from asyncflow.workers.context import REPLY_S, WorkerContext
 
+LOOK_S = 0.5  # an engine that decodes elsewhere is waited for at most so long before the directive is looked at again
 SIGNS = 4  # of life within the stall limit: an evaluation changes no ledger, so its progress must be told
 
 
@@ -56,7 +57,7 @@ class Evaluator:
             if self._context.control.stopping:
                 engine.abort(list(answers))
                 return None
-            for chunk in engine.chunks():
+            for chunk in engine.chunks(wait_s=LOOK_S):
                 if chunk.id not in answers:
                     continue  # the last word of a request that was aborted before: its group was dropped
                 answers[chunk.id] += chunk.token_ids

@@ -5,9 +5,10 @@ It never talks to another worker, and its slots never wait for a reward, a put o
 
 from __future__ import annotations
 
+import sys
 import time
 
-from asyncflow.contracts.rollout import Chunk, RolloutEngine, Sampling
+from asyncflow.contracts.rollout import Chunk, RolloutEngine, Sampling, WeightsNotLoaded
 from asyncflow.contracts.weights import WeightsId
 from asyncflow.workers.context import REPLY_S, WorkerContext
 from asyncflow.workers.decode_meter import DecodeMeter
@@ -92,6 +93,8 @@ class RolloutWorker:
             self._engine.pause(self._context.config.rollout.pause_mode)
             try:
                 self._follower.load_newest(self._engine.load_weights)
+            except WeightsNotLoaded as error:
+                print(f"{self._context.member}: {error}; it is tried again", file=sys.stderr)  # how often is the engine's to limit
             finally:
                 self._engine.resume()  # also after a failed load: the old version goes on serving
         self._progress_at = 0.0  # groups without a token start from these weights now: the queue is told, or it would count them too old

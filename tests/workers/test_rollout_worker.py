@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from asyncflow.contracts.rollout import WeightsNotLoaded
 from asyncflow.contracts.weights import WeightsId
 from asyncflow.data.task import Example
 from asyncflow.engines.rollout.embedded import EmbeddedRolloutEngine
@@ -214,3 +215,30 @@ def test_late_rows_of_a_replaced_attempt_do_not_take_the_new_ones_with_them(tmp_
 
 def finished(gid: int, row: int) -> Trajectory:
     return Trajectory(gid, row, prompt=[2, 3], token_ids=[4], logprobs=[-1.0], versions=[0], finish="stop")
+
+
+class FailsOnce:
+    """A follower with weights that the engine cannot load at first."""
+
+    loaded, pending = WEIGHTS, True
+    loads = 0
+
+    def load_newest(self, *loads: object) -> bool:
+        self.loads += 1
+        if self.loads == 1:
+            raise WeightsNotLoaded("policy@0.1 could not be loaded")
+        return True
+
+
+def test_after_a_load_that_failed_in_the_engine_rows_go_on_and_it_is_tried_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with desk(tmp_path, *TRAIN_ONLY, NO_EVALUATION, *SHAPE) as found:
+        found.put_prompts(1)
+        worker = rollout_worker(found, new_engine(slots=4, kv_width=48))
+        take_prompt(worker)
+        worker._follower = follower = FailsOnce()  # type: ignore[assignment]
+        worker._load_weights()
+        assert ": policy@0.1 could not be loaded; it is tried again" in capsys.readouterr().err
+        assert worker._meter.chunks()
+        worker._load_weights()
+        assert follower.loads == 2
+        worker._writer.close()

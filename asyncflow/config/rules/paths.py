@@ -69,4 +69,4 @@ def _named(config: RunConfig) -> Iterator[Named]:
     if config.algorithm.engine != TORCH:
         yield Named("algorithm.engine", config.algorithm.engine, TORCH)
     if config.rollout.engine != EMBEDDED:
-        yield Named("rollout.engine", config.rollout.engine, EMBEDDED)
+        yield Named("rollout.engine", config.rollout.engine_path, EMBEDDED)

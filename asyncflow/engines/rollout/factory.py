@@ -1,4 +1,4 @@
-"""From the settings to a rollout engine: the embedded one, or one of your own by its import path."""
+"""From the settings to a rollout engine: the embedded one, vLLM, or one of your own by its import path."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 def make_rollout_engine(config: RunConfig, model_dir: Path, worker: str) -> RolloutEngine:
-    """`rollout.engine` names "embedded" or "module:function", which is called as this function is. `worker` is the replica's name (rollout-0)."""
+    """`rollout.engine` names "embedded", "vllm" or "module:function", called as this function is. `worker`: the replica's name (rollout-0)."""
     if config.rollout.engine != EMBEDDED:
-        engine: RolloutEngine = load_named(config.rollout.engine, "rollout.engine")(config, model_dir, worker)
+        engine: RolloutEngine = load_named(config.rollout.engine_path, "rollout.engine")(config, model_dir, worker)
         return engine
     from asyncflow.engines.greedy import make_embedded
 

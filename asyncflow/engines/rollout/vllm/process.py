@@ -1,0 +1,257 @@
+"""One life of vLLM: an `AsyncLLM` with its event loop in a thread here, and its engine and worker processes beside us.
+
+When any of them is gone, or does not answer by a deadline, this life is over and says so (`EngineGone`); what comes next is the owner's to decide.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import threading
+import time
+from collections.abc import Coroutine, Sequence
+from concurrent.futures import Future, wait
+from typing import Any, TypeVar
+
+from asyncflow.contracts.rollout import PauseMode
+from asyncflow.engines.rollout.vllm.arguments import Shape, engine_arguments, sampling, set_environment
+from asyncflow.engines.rollout.vllm.settings import VllmSettings
+from asyncflow.engines.rollout.vllm.staging import Staged
+from asyncflow.engines.rollout.vllm.table import FINISHES, Attempt, Delta, RequestTable
+from asyncflow.engines.rollout.vllm.traces import new_folder, remove_traces, segments_of
+from asyncflow.launch.child import cause_of
+
+T = TypeVar("T")
+IDLE_TURNS = 4  # turns of the event loop without any output: what was on its way has arrived
+END_S = 2.0  # for processes that were told to end
+OPENING_S = 60.0  # for a start that was given up
+ENGINE = "EngineCore"  # how vLLM names its engine process
+
+
+class EngineGone(RuntimeError):
+    """vLLM's processes cannot be used any more."""
+
+
+class UpdateFailed(RuntimeError):
+    """vLLM failed while it loaded a version."""
+
+
+class VllmProcess:
+    """Called by one thread. `table` hears what requests come to."""
+
+    def __init__(self, name: str, shape: Shape, settings: VllmSettings, stops: tuple[int, ...], table: RequestTable) -> None:
+        self._name, self._shape, self._settings, self._stops, self._table = name, shape, settings, stops, table
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="vllm", daemon=True)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._before: set[multiprocessing.process.BaseProcess] = set()
+        self._children: list[multiprocessing.process.BaseProcess] = []
+        self._opened = threading.Event()
+        self._llm: Any = None
+        self._gone: str | None = None  # why, in words
+        self._ident, self._folder = "", ""  # what the files of its processes are named after, and where their sockets are
+        self._segments: set[str] = set()  # shared memory that they talk through
+        self._outputs = 0  # deltas that came, to see whether any still come
+
+    # ---------------------------------------------------------------- life
+
+    def start(self) -> None:
+        """Raises EngineGone when vLLM is not ready after `start_s`, or its processes ended; ValueError and the like for what vLLM refuses."""
+        self._folder = new_folder()
+        set_environment(self._settings, self._folder)
+        self._before = set(multiprocessing.active_children())
+        self._thread.start()
+        try:
+            self._ask(self._open(), self._settings.start_s, "start")
+        except RuntimeError as error:  # vLLM's word for an engine process that ended
+            raise EngineGone(f"vLLM of {self._name} did not start: {error}") from error
+        finally:
+            self._look_for_children()
+        self._segments = {name for pid in self.pids for name in segments_of(pid)}
+
+    async def _open(self) -> None:
+        try:
+            from vllm.v1.engine.async_llm import AsyncLLM
+
+            if self._gone is None:  # else it took too long to import
+                self._llm = AsyncLLM.from_engine_args(engine_arguments(self._shape, self._settings))
+                self._ident = (await self._llm.collective_rpc("asyncflow_ident"))[0]
+                await self._llm.get_supported_tasks()  # asked once: from now on a request is known to vLLM as soon as it is added
+        finally:
+            self._opened.set()
+
+    def _look_for_children(self) -> None:
+        """Not whatever else this process started meanwhile."""
+        found = multiprocessing.active_children()
+        self._children = [child for child in found if child not in self._before and child.name.startswith(ENGINE)]
+
+    @property
+    def pids(self) -> list[int]:
+        """The engine process; its workers are its children."""
+        return [child.pid for child in self._children if child.pid is not None]
+
+    def gone(self) -> str | None:
+        """Why this life is over; None while it is not."""
+        if self._gone is None and self._llm is not None and self._llm.errored:
+            self._gone = f"its engine process {self._causes()}"
+        return self._gone
+
+    def _causes(self) -> str:
+        for child in self._children:
+            child.join(END_S)  # its end was noticed before its exit code is there
+        found = [f"{child.pid}: {cause_of(child.exitcode)}" for child in self._children if child.exitcode is not None]
+        return ", ".join(found) or f"{self.pids} says that it cannot go on (see its log)"
+
+    def close(self, reason: str = "it was closed") -> None:
+        """End its processes and its thread, whatever state they are in. Idempotent."""
+        self._gone = self._gone or reason
+        if self._loop.is_closed():
+            return
+        self._give_up_opening()
+        self._loop.call_soon_threadsafe(self._cancel)
+        llm, self._llm = self._llm, None
+        if llm is not None:
+            llm.shutdown(timeout=0.0)  # told to end, they take longer than END_S every time
+        self._kill_children()
+        remove_traces(self._ident, self._folder, self._segments)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(END_S)
+        if not self._thread.is_alive():
+            self._loop.close()
+
+    def _give_up_opening(self) -> None:
+        """A start that took too long blocks the thread until vLLM's engine process is gone, which may not even be there yet."""
+        deadline = time.monotonic() + OPENING_S
+        while self._thread.is_alive() and not self._opened.wait(0.2) and time.monotonic() < deadline:
+            self._look_for_children()
+            self._kill_children()
+
+    def _kill_children(self) -> None:
+        """The engine process and its workers: they hold nothing that outlives them. Workers of an engine process that is gone end themselves."""
+        for child in self._children:
+            if child.is_alive() and child.pid is not None:
+                from vllm.utils.system_utils import kill_process_tree
+
+                kill_process_tree(child.pid)
+                child.join(END_S)
+
+    def _cancel(self) -> None:
+        for task in asyncio.all_tasks(self._loop):
+            task.cancel()
+
+    # ---------------------------------------------------------------- requests
+
+    def submit(self, attempts: Sequence[Attempt]) -> None:
+        """In this order."""
+        if attempts:
+            self._ask(self._submit(attempts), self._settings.reply_s, "take requests")
+
+    async def _submit(self, attempts: Sequence[Attempt]) -> None:
+        for attempt in attempts:
+            task = self._loop.create_task(self._follow(attempt))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        await asyncio.sleep(0)  # every task has made its first step: an abort that comes after this finds its request
+
+    async def _follow(self, attempt: Attempt) -> None:
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        try:
+            await self._generate(attempt)
+        except EngineDeadError:
+            self._table.wake()  # `gone` says why
+        except Exception as error:  # whatever vLLM raises for a request: carried to the worker's loop
+            if self._gone is None and self._llm is not None and not self._llm.errored:  # else it is one more sign of that
+                self._table.fail(RuntimeError(f"vLLM refused request {attempt.request.id!r} of {self._name}: {type(error).__name__}: {error}"))
+
+    async def _generate(self, attempt: Attempt) -> None:
+        from vllm.inputs.engine import tokens_input
+
+        prompt = tokens_input(list(attempt.request.token_ids), cache_salt=attempt.salt)
+        queue = await self._llm.add_request(attempt.key, prompt, sampling(attempt, self._stops))
+        state = self._llm.output_processor.request_states.get(queue.request_id)  # which tokens have which version, long before the last output
+        finished = False
+        while not finished:
+            output = queue.get_nowait() or await queue.get()
+            finished = output.finished
+            self._outputs += 1
+            self._table.absorb(attempt, _delta(attempt, output.outputs[0], state))
+
+    def abort(self, keys: Sequence[str]) -> None:
+        if keys:
+            self._ask(self._llm.abort(list(keys)), self._settings.reply_s, "abort")
+
+    # ---------------------------------------------------------------- weights
+
+    def pause(self, mode: PauseMode) -> None:
+        """Afterwards nothing decodes, and the table knows every token that was made."""
+        self._ask(self._pause(mode), None if mode == "wait" else self._settings.reply_s, f"pause({mode!r})")
+
+    async def _pause(self, mode: PauseMode) -> None:
+        # clear_cache makes vLLM compute running requests' keys and values anew, and forget the prefix cache. Where they are kept, the salt of an
+        # attempt keeps those of other weights apart.
+        await self._llm.pause_generation(mode=mode, clear_cache=mode != "keep" or self._settings.on_update == "recompute")
+        idle, seen = 0, self._outputs
+        while idle < IDLE_TURNS:
+            await asyncio.sleep(0)
+            idle = idle + 1 if self._outputs == seen and self._llm.engine_core.outputs_queue.empty() else 0
+            seen = self._outputs
+
+    def update(self, staged: Staged) -> None:
+        """Load a version into every worker; tokens from here on are labelled with it. Raises UpdateFailed for whatever vLLM says, and then the model
+        may be of two versions: end this life."""
+        try:
+            self._ask(self._update(staged), self._settings.reply_s, f"load {staged.weights}")
+        except EngineGone:
+            raise
+        except Exception as error:  # vLLM's own errors have no common base
+            raise UpdateFailed(f"it failed to load {staged.weights}: {error}") from error
+
+    async def _update(self, staged: Staged) -> None:
+        from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
+
+        await self._llm.start_weight_update()
+        await self._llm.update_weights(WeightTransferUpdateRequest(update_info=staged.address.plain()))
+        await self._llm.finish_weight_update(weight_version=str(staged.weights.version))
+
+    def resume(self) -> None:
+        self._ask(self._llm.resume_generation(), self._settings.reply_s, "resume")
+
+    # ---------------------------------------------------------------- the event loop
+
+    def _ask(self, work: Coroutine[Any, Any, T], within_s: float | None, what: str) -> T:
+        """Do it on the loop's thread. `within_s` None: for as long as tokens come. Raises EngineGone when it is not done in time, or the engine
+        died."""
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result(within_s) if within_s is not None else self._while_heard(future)
+        except TimeoutError:
+            future.cancel()
+            self._gone = f"it did not {what} within {within_s or self._settings.silent_s:g} s"
+        except EngineDeadError:
+            self._gone = self.gone() or f"it died while it was asked to {what}"
+        raise EngineGone(f"vLLM of {self._name}: {self._gone}")
+
+    def _while_heard(self, future: Future[T]) -> T:
+        while not wait([future], min(1.0, self._settings.silent_s)).done:
+            if self._table.silent_s() > self._settings.silent_s:
+                raise TimeoutError
+        return future.result()
+
+
+def _delta(attempt: Attempt, completion: Any, state: Any) -> Delta:
+    """vLLM's CompletionOutput in our words."""
+    token_ids = list(completion.token_ids)
+    logprobs = list(completion.logprobs.logprobs) if token_ids else []
+    if len(logprobs) != len(token_ids):
+        raise RuntimeError(f"{len(token_ids)} tokens came with {len(logprobs)} log-probabilities: one each is needed, a missing one is never 0")
+    if completion.weight_versions is not None:
+        starts = [(int(span.version), span.start) for span in completion.weight_versions]
+    else:
+        starts = [(int(version), start) for version, start in state.weight_version_starts]
+    reason = completion.finish_reason
+    if reason is not None and reason not in FINISHES:
+        raise RuntimeError(f"it ended as {reason!r}, which is none of {', '.join(FINISHES)}")
+    return Delta(token_ids, logprobs, starts or [(attempt.weights.version, 0)], None if reason is None else FINISHES[reason])

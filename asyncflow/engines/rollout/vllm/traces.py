@@ -1,0 +1,58 @@
+"""Files that vLLM leaves behind when its processes are killed: their sockets and the memory through which they talk; on the CPU also where its
+workers met, and the memory through which they share a model."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Collection
+from multiprocessing import resource_tracker
+from pathlib import Path
+
+IDENT = "VLLM_DIST_IDENT"  # variable of vLLM's CPU workers: the name of the file at which they met; their shared memory's names begin with it
+SOCKETS = "VLLM_RPC_BASE_PATH"  # variable of vLLM's: the folder of the sockets of all its processes
+FOLDER = "af-vllm-"  # begins the name of such a folder: short, for a socket's whole path has 107 characters at most
+SEGMENT = re.compile(r"/dev/shm/(psm_\w+)$", re.MULTILINE)  # in a process's maps: Python's shared memory that has not been removed yet
+
+
+def new_folder() -> str:
+    """For the sockets of one engine."""
+    return tempfile.mkdtemp(prefix=FOLDER)
+
+
+def segments_of(pid: int) -> set[str]:
+    """Names of the shared memory that a process of vLLM talks through; of one that is gone none."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return set(SEGMENT.findall(Path(f"/proc/{pid}/maps").read_text()))
+    return set()
+
+
+def ident_here() -> str:
+    """In a worker process of vLLM: what its files are named after; "" where it leaves none."""
+    ident = os.environ.get(IDENT, "")
+    return ident if ident.startswith("vllm_dist_") else ""
+
+
+def folder_here() -> str:
+    """In a process of vLLM: the folder of its engine's sockets; "" where it is not ours."""
+    folder = os.environ.get(SOCKETS, "")
+    return folder if Path(folder).name.startswith(FOLDER) else ""
+
+
+def remove_traces(ident: str, folder: str, segments: Collection[str] = ()) -> None:
+    """Remove the files of one engine, whose processes are gone; those of any other have other names. None may be there any more."""
+    if folder:
+        shutil.rmtree(folder, ignore_errors=True)  # its workers may be at it at the same time
+    for name in segments:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(f"/dev/shm/{name}")
+            resource_tracker.unregister(f"/{name}", "shared_memory")  # it is ours too: at its end it would remove them, and call them leaked
+    if not ident:
+        return
+    for path in (*glob.glob(f"/dev/shm/{glob.escape(ident)}*"), str(Path(tempfile.gettempdir()) / ident)):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)

@@ -1,0 +1,153 @@
+"""What `rollout.options` may say; and the bookkeeping of requests, without vLLM."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+
+import pytest
+
+from asyncflow.config.check import check_runnable
+from asyncflow.config.errors import SettingError
+from asyncflow.config.load import load as load_config
+from asyncflow.contracts.rollout import Chunk, Request, Sampling
+from asyncflow.contracts.weights import WeightsId
+from asyncflow.engines.rollout.vllm.settings import VllmSettings, vllm_settings
+from asyncflow.engines.rollout.vllm.table import Delta, RequestTable
+
+WEIGHTS = [WeightsId("policy", 0, version) for version in range(5)]
+
+
+def request(name: str = "r", budget: int = 10) -> Request:
+    return Request(name, (3, 4, 5), Sampling(), seed=7, budget_left=budget)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"tensor_paralel": 2}, "Fix: rollout.options.tensor_parallel=2"),
+        ({"tensor_parallel": 0}, "at least 1"),
+        ({"restarts": -1}, "at least 0"),
+        ({"silent_s": 0.0}, "above 0"),
+        ({"on_update": "drop"}, "'keep', 'recompute'"),
+        ({"kv_cache_bytes": "many"}, "an integer or null"),
+    ],
+)
+def test_a_wrong_option_is_refused_with_its_name_and_a_fix(options: dict[str, object], words: str) -> None:
+    with pytest.raises(SettingError) as refusal:
+        vllm_settings(options)
+    assert words in str(refusal.value)
+    assert "rollout.options." in str(refusal.value)
+
+
+def test_a_recipe_with_vllm_is_checked_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SettingError, match=r"rollout.options.restarts = -1: it must be at least 0"):
+        load_config("recipes/quickstart", ["rollout.engine=vllm", "+rollout.options.restarts=-1"])
+    config = load_config("recipes/quickstart", ["rollout.engine=vllm", "+rollout.options.restarts=0"])
+    monkeypatch.setattr("asyncflow.config.rules.engine.find_spec", lambda name: None)
+    with pytest.raises(SettingError, match=r"rollout.engine = 'vllm': the package vllm is not installed.*make venv-vllm"):
+        check_runnable(config)
+    monkeypatch.setattr("asyncflow.config.rules.engine.find_spec", lambda name: object())
+    check_runnable(config)
+
+
+def test_the_page_names_every_option_and_no_other() -> None:
+    page = (Path(__file__).parents[2] / "docs/vllm.md").read_text()
+    rows = [line.split(" | ")[0] for line in page.partition("## Settings")[2].partition("## New weights")[0].splitlines() if line.startswith("| `")]
+    assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == set(VllmSettings.__struct_fields__)
+
+
+def test_no_options_are_the_defaults_and_zero_restarts_are_a_value() -> None:
+    assert vllm_settings({}) == VllmSettings()
+    assert vllm_settings({"restarts": 0}).restarts == 0
+
+
+def test_a_delta_of_two_versions_becomes_two_chunks_each_of_one() -> None:
+    table = RequestTable()
+    (attempt,) = table.add([request()], WEIGHTS[4])
+    table.absorb(attempt, Delta([10, 11], [-1.0, -2.0], [(4, 0)], None))
+    table.absorb(attempt, Delta([12, 13, 14], [-3.0, -4.0, -5.0], [(4, 0), (5, 3)], "stop"))
+    assert table.take(0.0) == [
+        Chunk("r", [10, 11], [-1.0, -2.0], 4),
+        Chunk("r", [12], [-3.0], 4),
+        Chunk("r", [13, 14], [-4.0, -5.0], 5, "stop"),
+    ]
+    assert table.counts() == (0, 0)
+
+
+def test_another_attempt_goes_on_where_the_last_one_was_with_another_seed_and_the_last_one_is_not_heard() -> None:
+    table = RequestTable()
+    asked = request()
+    (first,) = table.add([asked], WEIGHTS[1])
+    table.absorb(first, Delta([10, 11, 12], [-1.0] * 3, [(1, 0)], None))
+    assert table.without_token() == []
+    (second,) = table.again(["r"], WEIGHTS[2])
+    table.absorb(first, Delta([13], [-1.0], [(1, 0)], "aborted"))
+    assert table.without_token() == ["r"]
+    assert second.request == Request("r", (3, 4, 5, 10, 11, 12), Sampling(), 7, 7)
+    assert asked == request()
+    assert second.seed != first.seed
+    assert second.key != first.key
+    table.absorb(second, Delta([20], [-2.0], [(2, 0)], "length"))
+    assert [chunk.finish for chunk in table.take(0.0)] == [None, "length"]
+
+
+def test_an_end_without_tokens_is_a_chunk_of_the_version_that_came_last() -> None:
+    table = RequestTable()
+    (attempt,) = table.add([request()], WEIGHTS[3])
+    table.absorb(attempt, Delta([], [], [(3, 0)], "aborted"))
+    assert table.known() == {"r"}
+    assert table.take(0.0) == [Chunk("r", [], [], 3, "aborted")]
+    assert table.known() == set()
+
+
+def test_the_wait_for_chunks_is_guessed_from_the_gaps_between_them() -> None:
+    now = 0.0
+    table = RequestTable(clock=lambda: now)
+    assert table.next_chunk_s() == math.inf
+    (attempt,) = table.add([request(budget=1000)], WEIGHTS[0])
+    for step in range(1, 200):
+        now = step * 0.05
+        table.absorb(attempt, Delta([5], [-1.0], [(0, 0)], None))
+        table.take(0.0)
+    assert table.next_chunk_s() == pytest.approx(0.05, rel=0.1)
+    now += 0.03
+    assert table.next_chunk_s() == pytest.approx(0.02, rel=0.2)
+    now += 50.0
+    assert 0.0 < table.next_chunk_s() < 0.05
+    assert table.silent_s() > 50.0
+    table.absorb(attempt, Delta([5], [-1.0], [(0, 0)], None))
+    assert table.next_chunk_s() == 0.0
+
+
+def test_a_request_that_vllm_refused_is_raised_where_chunks_are_fetched() -> None:
+    table = RequestTable()
+    table.add([request()], WEIGHTS[0])
+    table.fail(RuntimeError("vLLM refused request 'r'"))
+    with pytest.raises(RuntimeError, match="refused request 'r'"):
+        table.take(5.0)
+
+
+def test_a_step_is_a_token_that_comes_after_it_was_asked_for_or_there_is_nobody_to_make_one() -> None:
+    table = RequestTable()
+    assert table.stepped(0.0)
+    table.await_step()
+    assert table.stepped(0.0)
+    (attempt,) = table.add([request()], WEIGHTS[0])
+    assert not table.stepped(0.0)
+    table.absorb(attempt, Delta([5], [-1.0], [(0, 0)], None))
+    assert table.stepped(0.0)
+    table.await_step()
+    assert not table.stepped(0.0)
+    table.absorb(attempt, Delta([], [], [(0, 0)], "aborted"))
+    assert table.stepped(0.0)
+
+
+def test_attempts_share_keys_and_values_only_where_they_start_with_the_same_weights() -> None:
+    salts = []
+    for epoch, version, digest in ((0, 3, "aa"), (1, 3, "bb"), (0, 4, "aa"), (0, 3, "aa")):
+        (attempt,) = RequestTable().add([request()], WeightsId("policy", epoch, version, digest))
+        salts.append(attempt.salt)
+    assert salts[0] == salts[3]
+    assert len(set(salts)) == 3
