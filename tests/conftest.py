@@ -19,5 +19,6 @@ class Groups(LoadScopeScheduling):
         return "waits" if nodeid.partition("::")[0] in WAIT else "computes"
 
 
+@pytest.hookimpl(optionalhook=True)  # also where xdist is switched off
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups | None:
     return Groups(config, log) if config.getoption("dist") == "loadgroup" else None
