@@ -29,6 +29,7 @@ NOT_RUN = {  # command → why it is not run; every entry is in use, or the test
             ("pipeline", "", "test_pipeline.py"),
         )
     },
+    ".venv-vllm/bin/asyncflow train recipes/quickstart/vllm.yaml": "tests/vllm/test_vllm_quickstart.py runs the whole of it",
     **dict.fromkeys(
         (f"python -m transfer_queue status --controller tcp://127.0.0.1:4712{more}" for more in ("", " --json")),
         "tests/transfer_queue/operation/test_operation_page.py runs it beside the queue that the command above it starts",
