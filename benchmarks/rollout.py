@@ -20,7 +20,7 @@ from benchmarks.rollout_bench.scope import Scope
 
 LARGE = ModelShape(vocab_size=16_384, hidden_size=512, intermediate_size=1536, layers=14, heads=8, head_dim=64, max_positions=128)
 SMALL = ModelShape(vocab_size=512, hidden_size=64, intermediate_size=96, layers=2, heads=2, head_dim=32, max_positions=64)
-FULL = Scope(LARGE, slots=32, groups=24, rows=8, prompt_tokens=64, response_tokens=64, stops=256, repeats=5, every_s=1.0)
+FULL = Scope(LARGE, slots=32, groups=16, rows=8, prompt_tokens=64, response_tokens=64, stops=256, repeats=5, every_s=1.0)
 QUICK = Scope(SMALL, slots=8, groups=12, rows=4, prompt_tokens=32, response_tokens=32, stops=16, repeats=2, every_s=0.1)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -34,18 +35,19 @@ def throughput(scope: Scope) -> Iterator[Row]:
         numbers = {name: count(first) for name, first in (("bare", 0), ("worker", 0), ("updated", OTHERS))}
 
         def plainly() -> Parts:
-            return _rate(msgspec.convert(bare.ask("turn", timeout_s=START_S, number=next(numbers["bare"])) | {"versions": 1}, Turn))
+            return _rate("bare", msgspec.convert(bare.ask("turn", timeout_s=START_S, number=next(numbers["bare"])) | {"versions": 1}, Turn))
 
         def side(name: str, every_s: float | None) -> Parts:
             turns[name].append(run.turn(next(numbers[name]), every_s))
-            return _rate(turns[name][-1])
+            return _rate(name, turns[name][-1])
 
         sides = {"bare": plainly, "worker": lambda: side("worker", None), "updated": lambda: side("updated", scope.every_s)}
         found = alternate(scope.repeats, sides, warmups=WARMUPS)
     yield from _rows(scope, parameters, found, turns)
 
 
-def _rate(turn: Turn) -> Parts:
+def _rate(name: str, turn: Turn) -> Parts:
+    print(f"{name}: {turn.tokens} tokens in {turn.seconds:.1f} s, {turn.versions} versions", file=sys.stderr, flush=True)
     return {"rate": turn.tokens / turn.seconds}
 
 

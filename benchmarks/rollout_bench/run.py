@@ -16,12 +16,12 @@ from asyncflow.flow.core import core_config
 from benchmarks.queue_bench.adapter import WAIT_S
 from benchmarks.queue_bench.asking import Asked
 from benchmarks.rollout_bench.scope import Scope
-from benchmarks.rollout_bench.settings import READER, ROLLED, run_config
+from benchmarks.rollout_bench.settings import READER, ROLLED, SEEN, run_config
 from benchmarks.rollout_bench.updates import Trainer, Updates
 from benchmarks.rollout_bench.workers import Worker
 from transfer_queue.client import QueueClient
 from transfer_queue.columns import Jagged
-from transfer_queue.messages import Rows
+from transfer_queue.messages import OkTaken
 
 LOOK_S = 1.0  # between two looks at whether the workers live
 TURN_S = 900.0  # longest turn; the first has the start of vLLM in it
@@ -103,15 +103,16 @@ class Run:
         lengths, versions, left = list[np.ndarray](), list[np.ndarray](), groups
         deadline = time.monotonic() + TURN_S
         while left:
-            rows = self._take(left, deadline)
-            if len(rows):
-                columns = self._client.read(rows, ROLLED, self._topic)  # now: the trainer may be through with them at once
+            taken = self._take(left, deadline)
+            if len(rows := taken.rows):
+                columns = self._client.read(rows, ROLLED, self._topic)
                 lengths.append(columns["response_ids"].lengths)
                 versions.append(columns["token_versions"].values)
                 left -= rows.groups()
+                self._client.write_back(self._topic.name, READER, taken.lease, rows.keys(), {SEEN: np.ones(len(rows), dtype=np.uint8)})
         return np.concatenate(lengths), np.concatenate(versions)
 
-    def _take(self, groups: int, deadline: float) -> Rows:
+    def _take(self, groups: int, deadline: float) -> OkTaken:
         """The next that are finished, at most so many; none when nothing came for long."""
         pending = self._client.take(self._topic.name, READER, limit=groups, wait_s=WAIT_S)
         while not pending.done():
@@ -119,4 +120,4 @@ class Run:
             self._client.poll(LOOK_S)
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{groups} groups were not finished within {TURN_S:g} s")
-        return pending.result(WAIT_S).rows
+        return pending.result(WAIT_S)

@@ -8,6 +8,7 @@ import msgspec
 
 from asyncflow.config import (
     AlgorithmSettings,
+    ColumnSettings,
     EvaluationSettings,
     LimitSettings,
     ModelSettings,
@@ -25,7 +26,7 @@ from asyncflow.config.root import POLICY
 from asyncflow.config.stages import default_stages
 from benchmarks.rollout_bench.scope import TEMPERATURE, Scope
 
-READER = "reader"  # sees every finished group, whatever the trainer has taken
+READER, SEEN = "reader", "seen"  # sees every finished group before the trainer may have it, and says so in a column
 ROLLED = ("response_ids", "rollout_logprobs", "token_versions", "finish")
 HERE = "benchmarks.rollout_bench.run:Run"  # computes what no worker of this run does
 LONG_S = 1e5  # no lease, heartbeat or stall of a benchmark ever runs out: a side waits while the other has its turn
@@ -53,8 +54,8 @@ def run_config(scope: Scope, model: Path, folder: Path) -> RunConfig:
         algorithm=AlgorithmSettings(old_logprobs="recompute"),
         stages={
             "rollout": stages["rollout"],
-            READER: StageSettings(compute=HERE, inputs=ROLLED, unit="group"),
-            "train": msgspec.structs.replace(stages["train"], inputs=ROLLED),
+            READER: StageSettings(compute=HERE, inputs=ROLLED, outputs={SEEN: ColumnSettings(dtype="uint8")}, unit="group"),
+            "train": msgspec.structs.replace(stages["train"], inputs=(*ROLLED, SEEN)),
         },
         resources={
             READER: ResourceSettings(stages=(READER,)),
