@@ -55,6 +55,7 @@ class Capacity(msgspec.Struct, frozen=True):
     free_slots: int  # slots that neither run nor are promised to a queued request
     running: int
     queued: int  # for a slot, or in one for their prefill
+    parts: bool = False  # a group is welcome as soon as one slot is free: its other rows start as slots free, between two decode steps
 
 
 Work = Literal["decode", "prefill"]

@@ -108,9 +108,9 @@ class RolloutWorker:
     # -------------------------------------------------------------- prompts
 
     def _request_prompts(self) -> None:
-        """Keep one pull open while a whole group can start (with fewer slots than rows: while all are free) and no request waits for its prefill, so
-        that no prompt is hoarded: replicas that ask at a commit share what it admits, whoever is the first to be back from loading. The pull's loaded
-        version must be today's: an outdated one is called back first."""
+        """Keep one pull open while a whole group can start (with fewer slots than rows: while all are free; in parts: while a slot is free) and no
+        request waits for its prefill, so that no prompt is hoarded: replicas that ask at a commit share what it admits, whoever is the first to be
+        back from loading. The pull's loaded version must be today's: an outdated one is called back first."""
         if self._pull is not None and (self._pull_loaded != self._loaded.version or self._context.control.duty is not None):
             self._give_back_pull()
         if self._pull is not None:
@@ -118,7 +118,8 @@ class RolloutWorker:
         capacity = self._engine.capacity()
         free = min(capacity.free_slots, capacity.slots - self._book.unfinished)
         barred = self._exhausted or self._context.control.duty is not None or not self._context.control.accepting
-        if barred or capacity.queued or free < min(self._rows_per_group, capacity.slots):
+        needed = 1 if capacity.parts else min(self._rows_per_group, capacity.slots)
+        if barred or capacity.queued or free < needed:
             return
         limit = min(max(1, free // self._rows_per_group), self._context.config.rollout.pull_groups)
         self._pull_loaded = self._loaded.version

@@ -67,7 +67,7 @@ def test_aborted_requests_end_at_once_whether_they_run_or_wait_and_the_others_go
 
 def test_capacity_counts_what_runs_and_what_waits(engine: VllmRolloutEngine) -> None:
     load(engine, qwen2(1))
-    assert engine.capacity() == type(engine.capacity())(slots=8, free_slots=8, running=0, queued=0)
+    assert engine.capacity() == type(engine.capacity())(slots=8, free_slots=8, running=0, queued=0, parts=True)
     assert engine.next_chunk_s() == float("inf")
     outcomes: Outcomes = {}
     engine.generate([sampled(f"q{i}", prompt, seed=i, tokens=100) for i, prompt in enumerate(prompts(60, length=8))])

@@ -97,6 +97,26 @@ def test_a_replica_asks_for_no_prompt_while_another_waits_for_its_prefill(tmp_pa
         worker._writer.close()
 
 
+def test_an_engine_that_takes_groups_in_parts_is_given_one_as_soon_as_a_slot_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the next only when all of its rows have started, so that less than a group waits."""
+    with desk(tmp_path, *TRAIN_ONLY, NO_EVALUATION, *SHAPE, "rollout.slots=6") as found:
+        found.put_prompts(8)
+        engine = new_engine(slots=6, kv_width=48)
+        worker = rollout_worker(found, engine)
+        take_prompt(worker)
+        worker._absorb(worker._meter.chunks())
+        assert (engine.capacity().running, engine.capacity().free_slots) == (4, 2)
+        worker._request_prompts()
+        assert worker._pull is None, "a whole group has no room"
+        monkeypatch.setattr(engine, "capacity", lambda: msgspec.structs.replace(type(engine).capacity(engine), parts=True))
+        take_prompt(worker)
+        worker._absorb(worker._meter.chunks())
+        assert (engine.capacity().running, engine.capacity().queued, len(worker._book)) == (6, 2, 2)
+        worker._request_prompts()
+        assert worker._pull is None, "two rows wait for a slot"
+        worker._writer.close()
+
+
 def test_the_queue_hears_at_once_from_which_weights_a_group_without_a_token_starts(tmp_path: Path) -> None:
     with desk(tmp_path, *TRAIN_ONLY, NO_EVALUATION, *SHAPE, "rollout.slots=12", "rollout.progress_s=1000") as found:
         found.put_prompts(8)

@@ -175,7 +175,7 @@ class VllmRolloutEngine:
 
     def capacity(self) -> Capacity:
         running, queued = self._table.counts()
-        return Capacity(self._shape.slots, max(0, self._shape.slots - running - queued), running, queued)
+        return Capacity(self._shape.slots, max(0, self._shape.slots - running - queued), running, queued, parts=True)
 
     # ---------------------------------------------------------------- weights
 
