@@ -64,7 +64,6 @@ class Server:
         self.core = core
         self.shards = Shards(core, security, self._on_unreachable)
         self.socket = socket
-        self._watched = [(socket, zmq.POLLIN)]  # as a poll takes them: a poller for each wait would cost more than it
         self._clock = clock
         self._inputs = Forgotten() if inputs is None else inputs
         self._checked, self._worked = clock.read(), time.thread_time()  # for gaps
@@ -137,7 +136,7 @@ class Server:
         deadline = self.core.next_deadline()
         now = self._clock.read()
         wake = min(end, now + LOOK_S, math.inf if deadline is None else deadline)
-        zmq.zmq_poll(self._watched, int(max(0.0, wake - now) * 1000) + 1)  # rounded up: waking before the deadline would spin
+        self.socket.poll(int(max(0.0, wake - now) * 1000) + 1)  # rounded up: waking before the deadline would spin
         return wake
 
     def _receive(self) -> None:
