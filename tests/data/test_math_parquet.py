@@ -179,3 +179,8 @@ def test_a_folder_without_tokenizer_or_chat_template_is_refused(folder: Path, tm
 def test_a_share_that_cannot_be_is_refused(folder: Path, share: float) -> None:
     with pytest.raises(ValueError, match=r"task\.options\.held_out_share"):
         task_of(folder, held_out_share=share)
+
+
+def test_a_run_without_held_out_questions_cannot_be_evaluated(folder: Path) -> None:
+    with pytest.raises(DataError, match=r"has 0 questions.*Fix: task\.options\.held_out=FILE$"):
+        task_of(folder, held_out=()).held_out(1)
