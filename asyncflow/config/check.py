@@ -32,6 +32,7 @@ RULES: tuple[Rule, ...] = (
     shape.byte_capacity,
     observe.observe,
     engine.options,
+    engine.tensor_parallel,
 )
 
 RUNNABLE: tuple[Rule, ...] = (
