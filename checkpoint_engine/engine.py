@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 import torch
 
+from checkpoint_engine.backends import CPU, Device, check_setting, choose, own_device
 from checkpoint_engine.broadcast import broadcast_buffer, check_bucket
 from checkpoint_engine.cache import HostCache, NoFreeSlot
 from checkpoint_engine.collective import Group, GroupError, address_towards
@@ -29,10 +30,12 @@ _MOST_MANIFEST_BYTES = 1 << 28
 
 
 class Metadata(msgspec.Struct, frozen=True):
-    """What `prepare` of one worker tells the others. `port` 0: not the master."""
+    """What `prepare` of one worker tells the others. `port` 0: not the master. `backend`: the setting; `build_topology` returns the choice."""
 
     host: str
     port: int
+    device: Device = CPU
+    backend: str = "auto"
 
 
 Topology = dict[str, list[Any]]
@@ -75,7 +78,8 @@ class CheckpointEngine(ABC):
 class CollectiveEngine(CheckpointEngine):
     """Trainer rank 0 broadcasts through a group of gloo, nccl or hccl; manifest in band, bytes in buckets.
 
-    `is_master`: this is trainer rank 0, reachable at `host`. Raises GroupError when a peer is missing or goes; the cache then serves what it served.
+    `is_master`: this is trainer rank 0, reachable at `host`; its `backend` is everybody's (see backends.py). Raises GroupError when a peer is missing
+    or goes; the cache then serves what it served.
     """
 
     def __init__(
@@ -83,12 +87,11 @@ class CollectiveEngine(CheckpointEngine):
         bucket_bytes: int = 16 << 20,
         is_master: bool = False,
         host: str = "127.0.0.1",
-        backend: str = "gloo",
+        backend: str = "auto",
         timeout_s: float = 5.0,
-        device: torch.device | None = None,
     ) -> None:
         self._bucket_bytes = check_bucket(bucket_bytes)
-        self._is_master, self._host, self._backend, self._timeout_s, self._device = is_master, host, backend, timeout_s, device
+        self._is_master, self._host, self._backend, self._timeout_s = is_master, host, check_setting(backend), timeout_s
         self._board: HostedBoard | None = None  # the master's
         self._group: Group | None = None
         self._rank = 0
@@ -96,11 +99,9 @@ class CollectiveEngine(CheckpointEngine):
         self.cache = HostCache()
 
     def prepare(self) -> Metadata:
-        if not self._is_master:
-            return Metadata(self._host, 0)
-        if self._board is None:
+        if self._is_master and self._board is None:
             self._board = HostedBoard(self._host, self._timeout_s)
-        return Metadata(self._host, self._board.port)
+        return Metadata(self._host, self._board.port if self._board else 0, own_device(self._backend), self._backend)
 
     @classmethod
     def build_topology(cls, trainer_world_size: int, rollout_world_size: int, metadata: Sequence[Metadata]) -> tuple[Topology, Topology]:
@@ -108,6 +109,13 @@ class CollectiveEngine(CheckpointEngine):
         master = metadata[0]
         if master.port == 0:
             raise ValueError("metadata[0] has port 0: trainer rank 0 was not made with is_master=True, nobody could meet; order trainers first")
+        devices = {f"rollout {i}": entry.device for i, entry in enumerate(metadata[trainer_world_size:])}
+        backend, able = choose(master.backend, master.device, devices)
+        left_out = [f"{name}: {device}" for name, device in devices.items() if name not in able]
+        if left_out:
+            problem = f"backend = {backend!r} and {left_out}: the master on {master.device} could not send to them"
+            raise ValueError(f"{problem}; give each a device of its own, or use 'auto'")
+        master = msgspec.structs.replace(master, backend=backend)
 
         def arguments(ranks: list[int]) -> Topology:
             return {"rank": ranks, "world_size": [world] * len(ranks), "master_metadata": [master] * len(ranks)}
@@ -121,7 +129,7 @@ class CollectiveEngine(CheckpointEngine):
         host, port = master_metadata.host, master_metadata.port
         board = self._board if self._board is not None else JoinedBoard(host, port, self._timeout_s)
         own = self._host if rank == 0 else address_towards(host)
-        self._group = Group(board.store(), rank, world_size, own, self._timeout_s, self._backend)
+        self._group = Group(board.store(), rank, world_size, own, self._timeout_s, master_metadata.backend)
 
     async def send_weights(self, weights: Iterable[tuple[str, torch.Tensor]], label: WeightsId | None = None) -> WeightsId:
         label = WeightsId("model", 0, self._sent) if label is None else label
@@ -173,7 +181,7 @@ class CollectiveEngine(CheckpointEngine):
         encoded = torch.frombuffer(bytearray(msgspec.msgpack.encode(manifest)), dtype=torch.uint8)
         self._now(group, torch.tensor([encoded.numel()]))
         self._now(group, encoded)
-        broadcast_buffer(group, lease.arena.tensor(), manifest.total_bytes, self._bucket_bytes, device=self._device)
+        broadcast_buffer(group, lease.arena.tensor(), manifest.total_bytes, self._bucket_bytes)
         return manifest.weights
 
     def _receive(self) -> WeightsId:
@@ -181,11 +189,11 @@ class CollectiveEngine(CheckpointEngine):
         manifest = self._receive_manifest(group)
         reservation = self.cache.reserve(manifest.weights, manifest.total_bytes)
         if reservation is None:
-            broadcast_buffer(group, None, manifest.total_bytes, self._bucket_bytes, device=self._device)
+            broadcast_buffer(group, None, manifest.total_bytes, self._bucket_bytes)
             raise NoFreeSlot(f"{manifest.weights} came while every slot was being read: it was dropped; finish get_weights() before the next sync")
         try:
             verifier = Verifier(manifest, reservation.arena.array)
-            broadcast_buffer(group, reservation.arena.tensor(), manifest.total_bytes, self._bucket_bytes, device=self._device)
+            broadcast_buffer(group, reservation.arena.tensor(), manifest.total_bytes, self._bucket_bytes)
             verifier.finish()
         except BaseException as error:  # whatever ended it: the slot must not stay reserved
             self.cache.abandon(reservation, tainted=isinstance(error, GroupError))
@@ -203,9 +211,10 @@ class CollectiveEngine(CheckpointEngine):
         return manifest
 
     def _now(self, group: Group, tensor: torch.Tensor) -> torch.Tensor:
-        on_device = tensor.to(self._device) if self._device is not None else tensor
-        group.wait(group.broadcast(on_device))
-        return on_device.cpu()
+        with group.on_stream():
+            staged = tensor.to(group.staging) if group.staging is not None else tensor
+            group.wait(group.broadcast(staged))
+            return staged.cpu()
 
     def _in_group(self) -> Group:
         if self._group is None:
