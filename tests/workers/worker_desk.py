@@ -99,7 +99,8 @@ def desk(folder: Path, *overrides: str) -> Iterator[Desk]:
     def attach(state: Core) -> None:
         state.send_traces_to(lambda owner, role, trace, t_s: traces.append((owner, decode_trace(trace))))
 
-    with LocalQueue(core.topics, config=core.config, duties=core.duties, lease_s=core.lease_s, stall_s=core.stall_s, attach=attach) as queue:
+    limits = {"lease_s": core.lease_s, "heartbeat_s": core.heartbeat_s, "stall_s": core.stall_s}
+    with LocalQueue(core.topics, config=core.config, duties=core.duties, **limits, attach=attach) as queue:
         found = Desk(queue, config, traces)
         try:
             yield found
