@@ -355,6 +355,7 @@ def finish(world: LossyWorld) -> None:
     requeue=st.booleans(),
     losses=st.sampled_from([0.01, 0.04]),
     blind=st.booleans(),
+    hand_backs=st.sampled_from([0.0, 0.1]),
     rewinds=st.booleans(),
 )
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
