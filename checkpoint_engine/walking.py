@@ -21,6 +21,9 @@ Take: TypeAlias = "Callable[[Callable[[], Walked]], bool]"
 """What the root does with the tensors of a version: False, and it has not asked for any or may ask again, if it takes no copy now."""
 
 
+MOST_WORDS = 1000  # of an error that the others are told
+
+
 class WalkAbandoned(RuntimeError):
     """The root did not take the version (its own error says why). The group that the ranks walk in is as usable as before. `pending`: it is still to
     be handed over."""
@@ -58,7 +61,7 @@ class PlainWalk:
         except BaseException as error:  # whatever it was, the others must not wait for it
             with contextlib.suppress(Exception):  # the walk's own end: the first error is the one to tell
                 _walk_on(walking)
-            self._say(f"{type(error).__name__}: {error}")
+            self._say(f"{type(error).__name__}: {error}"[:MOST_WORDS])
             raise
         self._say("")
         return True

@@ -17,7 +17,7 @@ class ShardedClient:
         if walk.is_root != (client is not None):
             raise ValueError(f"is_root = {walk.is_root}, client given = {client is not None}: nobody could publish; give the root alone a client")
         self._walk, self._client = walk, client
-        self._tensors: Callable[[], Walked] = lambda: ()  # of the hand-over that goes on
+        self._tensors: Callable[[], Walked] = _alone  # of the hand-over that goes on
         self.pending: WeightsId | None = None  # still to be copied out; the same on every rank
 
     def publish(self, weights: WeightsId, wait_s: float = 0.0) -> bool:
@@ -43,6 +43,8 @@ class ShardedClient:
         except BaseException:
             self.pending = self._held
             raise
+        finally:
+            self._tensors = _alone
         if not taken:
             self.pending = weights
         return taken
@@ -57,3 +59,9 @@ class ShardedClient:
     @property
     def _held(self) -> WeightsId | None:
         return self._client.pending if self._client is not None else None
+
+
+def _alone() -> Walked:
+    raise RuntimeError(
+        "the root's client walks alone: the other ranks would not send their parts; call `flush` of ShardedClient on every rank instead"
+    )

@@ -86,11 +86,11 @@ class Exchange:
             )
         return int(said)
 
-    def tell(self, word: int) -> int:
-        """After a walk: the root's word to everybody."""
+    def tell(self, word: int, extra_s: float = 0.0) -> int:
+        """After a walk: the root's word to everybody. `extra_s`: how long the root may take for it, beyond the deadline of a step."""
         message = torch.tensor([word], dtype=torch.int64, device=self.device)
         what = f"{self}: after the walk rank {self.root} did not tell whether it is through"
-        self._started(what, lambda: dist.broadcast(message, self.root, group=self._group, async_op=True)).wait()
+        self._started(what, lambda: dist.broadcast(message, self.root, group=self._group, async_op=True), extra_s).wait()
         return int(message.item())
 
     def receive(self, name: str, parts: Sequence[tuple[int, torch.Tensor]]) -> Sending:

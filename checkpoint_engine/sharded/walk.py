@@ -27,7 +27,7 @@ class ShardedWalk:
     `source`: the module, or what makes a state dict of it (`keep_vars=True`, or tied weights are not seen). `dtype`: what floats leave in
     (None: as they are), but for names that match a pattern of `keep_dtype`. `unstack_experts`: see experts.py. `prefetch`: tensors on their way
     while one is read; see `Gather` for the memory. `timeout_s`: the longest that a rank waits for another's next step, which includes what the
-    consumer takes for a tensor.
+    consumer takes for a tensor. `commit_timeout_s`: what it may take beyond that after the last tensor, until the version counts as handed over.
     Raises ValueError, TypeError as `select` does.
     """
 
@@ -43,11 +43,12 @@ class ShardedWalk:
         root: int = 0,
         prefetch: int = 1,
         timeout_s: float = 60.0,
+        commit_timeout_s: float = 120.0,
     ) -> None:
         if prefetch < 0:
             raise ValueError(f"prefetch = {prefetch} is below 0: nothing could be read; 0 gathers a tensor when it is asked for")
         self._source, self._naming, self._dtype, self._keep_dtype, self._prefetch = source, naming, dtype, tuple(keep_dtype), prefetch
-        self._unstack_experts = unstack_experts
+        self._unstack_experts, self._commit_timeout_s = unstack_experts, commit_timeout_s
         self._exchange = Exchange(group, root, timeout_s, _device(self.select()))
         self._check_root()
 
@@ -114,7 +115,7 @@ class ShardedWalk:
         said = self._exchange.agree(GO, selection.fingerprint(), wait_s)
         if said == GO:
             follow(selection.entries, self._exchange, self._prefetch)
-            said = self._exchange.tell(said)
+            said = self._exchange.tell(said, self._commit_timeout_s)
         if said in (FAILED, HELD):
             raise WalkAbandoned(_TOLD[said].format(self._exchange, self._exchange.root), pending=said == HELD)
         return said == DONE

@@ -6,6 +6,7 @@ torch's Work: `is_completed` is true of an operation that failed, too; `wait` ra
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from datetime import timedelta
@@ -14,10 +15,12 @@ from typing import Any
 import pytest
 import torch
 from ce_helpers import eventually
-from test_collective_group import make_groups
+from test_collective_group import board_store, make_groups
 
+from checkpoint_engine import collective
 from checkpoint_engine.broadcast import broadcast_buffer
 from checkpoint_engine.collective import Abandoned, Group, GroupError, ended
+from checkpoint_engine.rendezvous import Board
 
 
 class DeviceWork:
@@ -126,3 +129,72 @@ def test_bytes_of_a_bucket_whose_operation_failed_never_reach_the_slot(group: Gr
     assert arrived == [4096]
     assert slot[:4096].eq(9).all()
     assert slot[4096:].eq(0).all()
+
+
+class DeviceGroup:
+    """A group of a device: what it was told, in order. `hangs`: its first operation does not come back before it is aborted."""
+
+    def __init__(self, hangs: bool = False) -> None:
+        self.told: list[str] = []
+        self._hangs, self._aborted = hangs, threading.Event()
+
+    def broadcast(self, tensors: list[torch.Tensor], options: object) -> DeviceWork:
+        self.told.append("broadcast")
+        if self._hangs:
+            self._aborted.wait(20)
+            raise RuntimeError("NCCL communicator was aborted")
+        return DeviceWork(after=1, error="NCCL error" if len(self.told) == 3 else "")
+
+    def abort(self) -> None:
+        self.told.append("abort")
+        self._aborted.set()
+
+    def shutdown(self) -> None:
+        self.told.append("shutdown")
+
+
+def device_group(made: DeviceGroup, monkeypatch: pytest.MonkeyPatch, timeout_s: float = 5.0) -> Group:
+    monkeypatch.setattr(collective, "_staging", lambda backend: torch.device("cpu"))
+    monkeypatch.setattr(collective, "_make", lambda *arguments: made)
+    return Group(board_store(Board()), 0, 2, "127.0.0.1", timeout_s, "nccl")
+
+
+def test_a_device_group_connects_when_it_is_made_and_one_that_served_is_shut_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = DeviceGroup()
+    group = device_group(made, monkeypatch)
+    assert made.told == ["broadcast"]
+    group.wait(group.broadcast(torch.zeros(5)))
+    group.close()
+    eventually(lambda: made.told == ["broadcast", "broadcast", "shutdown"], what=f"{made.told}")
+
+
+def test_a_device_group_that_failed_is_aborted_before_its_buckets_may_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = DeviceGroup()
+    group = device_group(made, monkeypatch)
+    slot = torch.zeros(5 * 4096, dtype=torch.uint8)
+    with pytest.raises(GroupError, match="NCCL error"):
+        broadcast_buffer(group, slot, 5 * 4096, 4096)
+    assert len(group.buckets(2, 4096)) == 2, "they are the group's"
+    group.close()
+    eventually(lambda: made.told[-1] == "abort", what=f"{made.told}")
+
+
+def test_a_device_group_whose_member_never_comes_is_an_error_in_time_and_its_connection_is_aborted(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, before = DeviceGroup(hangs=True), threading.active_count()
+    began = time.monotonic()
+    with pytest.raises(GroupError, match=r"did not form.*a member is missing"):
+        device_group(made, monkeypatch, timeout_s=0.5)
+    assert time.monotonic() - began < 5
+    eventually(lambda: made.told == ["broadcast", "abort"], what=f"{made.told}")
+    eventually(lambda: threading.active_count() <= before, what="who hung in the connection is gone")
+
+
+@pytest.mark.parametrize("before", [None, "3"])
+def test_only_the_groups_made_here_are_told_not_to_end_the_process(before: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
+    monkeypatch.delenv(key, raising=False)
+    if before is not None:
+        monkeypatch.setenv(key, before)
+    with collective._surviving("nccl"):
+        assert os.environ[key] == "2"
+    assert os.environ.get(key) == before

@@ -163,6 +163,39 @@ def test_the_other_ranks_return_no_sooner_than_the_commit_is_on_its_way() -> Non
         assert run_ranks(3, publish_slowly, publisher.endpoint, committing) == [True] * 3
 
 
+def commit_slowly(rank: int, endpoint: str) -> bool:
+    """Longer than a step of the walk may take: the bytes of a large model may still be on their way."""
+    state = state_of(dist.get_world_size())
+    walk = ShardedWalk(lambda: state, timeout_s=1.0, commit_timeout_s=20.0)
+    sharded = ShardedClient(walk, PublisherClient(endpoint) if rank == 0 else None)
+    patch_commit(lambda: time.sleep(2.5))
+    return sharded.publish(policy(0), 5)
+
+
+def test_a_commit_may_take_longer_than_a_step_of_the_walk() -> None:
+    with running_publisher(transport="pull") as publisher:
+        assert run_ranks(2, commit_slowly, publisher.endpoint) == [True] * 2
+
+
+def flush_alone(rank: int, endpoint: str) -> str:
+    sharded = client_of(rank, endpoint)
+    patch_commit(refuse(for_now=True))
+    assert not sharded.publish(policy(0), 5)
+    try:
+        if sharded._client is not None:
+            sharded._client.flush(5)
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+def test_a_root_whose_client_is_flushed_without_the_others_is_told_so_and_does_not_wait_for_them() -> None:
+    with running_publisher(transport="pull") as publisher:
+        root, other = run_ranks(2, flush_alone, publisher.endpoint)
+    assert "call `flush` of ShardedClient on every rank" in root
+    assert other == ""
+
+
 def publish_to_nobody(rank: int) -> list[object]:
     """Nobody listens: the root cannot even ask for a slot. Nothing was walked, so the version is still to be handed over, on every rank."""
     sharded = client_of(rank, "tcp://127.0.0.1:9", reply_s=0.5)
