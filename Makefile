@@ -49,7 +49,7 @@ test-tools: venv-dev
 
 # Real vLLM on the CPU.
 test-vllm: venv-vllm
-	$(VLLM_VENV)/bin/python -m pytest -m vllm -vv --instafail --durations=25 tests/vllm $(ARGS)
+	$(VLLM_VENV)/bin/python -m pytest -m vllm -vv --instafail --durations=25 tests/vllm tests/benchmarks $(ARGS)
 
 # A queue under load and a kill -9 every 10 s; no part of CI. For less than the full half hour: make soak SOAK_S=120
 soak: venv-dev

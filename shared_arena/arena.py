@@ -63,10 +63,11 @@ class Arena:
 
     def grow(self, nbytes: int) -> None:
         """Make room for `nbytes`. Older views stay valid (the pages are the same); take new ones to see the added room."""
-        if nbytes <= self.nbytes:
-            return
-        os.ftruncate(self._fd, HEADER_BYTES + nbytes)
-        self._map(writable=True)
+        if nbytes > self.nbytes:
+            self.refresh()  # by another process it may be larger already, and it cannot be made smaller
+        if nbytes > self.nbytes:
+            os.ftruncate(self._fd, HEADER_BYTES + nbytes)
+            self._map(writable=True)
 
     def refresh(self) -> None:
         """See what another process added by `grow`."""

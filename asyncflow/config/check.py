@@ -27,6 +27,7 @@ RULES: tuple[Rule, ...] = (
     samplers.built_in,
     roles.roles,
     roles.devices,
+    roles.backend,
     roles.wires,
     shape.byte_budget,
     shape.byte_capacity,

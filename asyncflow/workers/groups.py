@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
 from asyncflow.contracts.rollout import Chunk, Finish, Request, Sampling
 from asyncflow.engines.seeds import sample_seed
-from transfer_queue.messages import GroupLease, ProgressItem
+from asyncflow.workers import unfinished
+from asyncflow.workers.unfinished import Tokens
+from transfer_queue.messages import GroupLease, HandedBack, ProgressItem
 
 
 class Trajectory(msgspec.Struct):
@@ -34,8 +36,15 @@ class OpenGroup(msgspec.Struct):
     fence: int
     total: int  # rows of the whole group, those of earlier attempts included
     pending: dict[int, Trajectory]  # by row
-    tokens: int = 0
-    oldest_version: int | None = None  # of this attempt's tokens
+    tokens: int = 0  # made by this attempt
+    oldest_version: int | None = None  # of its rows' tokens, those included that another attempt handed back
+
+
+class Left(msgspec.Struct, frozen=True):
+    """A group that is given back, with what it has of unfinished rows."""
+
+    item: HandedBack
+    data: bytes  # `unfinished.encode`; b"": nothing to go on from
 
 
 class GroupBook:
@@ -57,14 +66,17 @@ class GroupBook:
     def __contains__(self, gid: int) -> bool:
         return gid in self._groups
 
-    def admit(self, lease: GroupLease, prompt: list[int]) -> list[Request]:
-        """Requests for the rows that are missing. The id carries the fence: a later attempt of the same group is another request.
+    def admit(self, lease: GroupLease, prompt: list[int], left: Mapping[int, Tokens] | None = None) -> list[Request]:
+        """Requests for the rows that are missing; those that another attempt began (`left`, by row) go on from its tokens. The id carries the fence:
+        a later attempt of the same group is another request.
 
         The caller has called `forget` for an older attempt of this gid, if the book still had one.
         """
-        pending = {row: Trajectory(lease.gid, row, prompt) for row in lease.rows}
-        self._groups[lease.gid] = OpenGroup(lease.gid, lease.fence, self._rows_per_group, pending)
-        return [self._request(trajectory, lease.fence, lease.min_version) for trajectory in pending.values()]
+        begun = left or {}
+        pending = {row: Trajectory(lease.gid, row, prompt, *begun.get(row, ([], [], []))) for row in lease.rows}
+        oldest = min((trajectory.versions[0] for trajectory in pending.values() if trajectory.versions), default=None)
+        self._groups[lease.gid] = OpenGroup(lease.gid, lease.fence, self._rows_per_group, pending, oldest_version=oldest)
+        return [self._request(trajectory, lease.fence, max(trajectory.versions, default=lease.min_version)) for trajectory in pending.values()]
 
     def _request(self, trajectory: Trajectory, fence: int, min_version: int) -> Request:
         """What is left to generate: prompt and tokens so far go in, the budget is what they left of it."""
@@ -80,7 +92,7 @@ class GroupBook:
         )
 
     def resume(self, chunk: Chunk) -> Request | None:
-        """For one that ends a request of ours as aborted (pause mode "abort"): the rest of it, under weights as new as its last token or newer"""
+        """For one that ends a request of ours as aborted: the rest of it, under weights as new as its last token or newer."""
         if chunk.finish != "aborted" or chunk.id not in self._requests:
             return None
         gid, row = self._requests.pop(chunk.id)
@@ -129,9 +141,24 @@ class GroupBook:
             del self._requests[request_id]
         return ids
 
+    def hand_back(self) -> tuple[list[Left], list[str]]:
+        """Everything: the groups, with what each has of unfinished rows, and the ids of their requests."""
+        left = [_left(group) for group in self._groups.values()]
+        ids = list(self._requests)
+        self._groups.clear()
+        self._requests.clear()
+        return left, ids
+
     def progress(self, loaded: int) -> list[ProgressItem]:
         """`loaded`: the version that makes the next token, and so the first of a group that has none."""
         return [
             ProgressItem(group.gid, group.fence, group.tokens, loaded if group.oldest_version is None else group.oldest_version)
             for group in self._groups.values()
         ]
+
+
+def _left(group: OpenGroup) -> Left:
+    rows = [(row, (trajectory.token_ids, trajectory.logprobs, trajectory.versions)) for row, trajectory in group.pending.items()]
+    versions = [version for _, (_, _, versions) in rows for version in versions]
+    item = HandedBack(group.gid, group.fence, group.tokens, min(versions, default=0), max(versions, default=0), left=None)
+    return Left(item, unfinished.encode(rows))

@@ -32,6 +32,9 @@ NOT_RUN = {  # command → why it is not run; every entry is in use, or the test
             ("pipeline", "", "test_pipeline.py"),
         )
     },
+    ".venv-vllm/bin/asyncflow train recipes/quickstart/vllm.yaml": "tests/vllm/test_vllm_quickstart.py runs the whole of it",
+    ".venv-vllm/bin/python benchmarks/rollout.py --json rollout.json --quick": "tests/benchmarks/test_rollout_bench.py runs it",
+    "benchmarks/cuda_smoke.sh": "it needs a CUDA device; tests/benchmarks/test_device_smoke.py runs its Python on the CPU",
     **dict.fromkeys(
         (f"python -m transfer_queue status --controller tcp://127.0.0.1:4712{more}" for more in ("", " --json")),
         "tests/transfer_queue/operation/test_operation_page.py runs it beside the queue that the command above it starts",

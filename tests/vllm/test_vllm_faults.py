@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import msgspec
 import numpy as np
 import psutil
 import pytest
+from leftovers import traces
 from vllm_harness import (
     Outcomes,
     assert_greedy,
@@ -33,11 +33,9 @@ from vllm_harness import (
 from asyncflow.contracts.rollout import WeightsNotLoaded
 from asyncflow.engines.model import hf_tensors
 from asyncflow.engines.rollout.vllm.engine import EngineCrashed, VllmRolloutEngine
-from asyncflow.engines.rollout.vllm.traces import FOLDER
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
 RESTARTS = 4
-UUID = 36  # characters of a socket's name where nobody gave vLLM a folder for them
 
 
 @pytest.fixture(scope="module")
@@ -138,13 +136,6 @@ def test_an_engine_that_dies_too_often_ends_with_its_name_and_cause(mortal: Vllm
     assert traces() - before == set()
     with pytest.raises(RuntimeError, match="cannot be used: it was closed"):
         mortal.chunks()
-
-
-def traces() -> set[str]:
-    """Files by which vLLM's processes meet and share memory."""
-    begins = ("vllm_dist_", "psm_", FOLDER)
-    names = {name for folder in ("/dev/shm", tempfile.gettempdir()) for name in os.listdir(folder) if name.startswith(begins)}
-    return names | {path.name for path in Path(tempfile.gettempdir()).iterdir() if len(path.name) == UUID and path.is_socket()}
 
 
 def test_two_processes_share_a_tied_model_end_with_a_rollout_worker_that_is_killed_and_leave_nothing(tmp_path: Path) -> None:

@@ -11,10 +11,12 @@ from transformers import PreTrainedModel
 from vllm_harness import (
     STOP,
     VOCAB,
+    WIDTH,
     Outcome,
     Outcomes,
     assert_greedy,
     check_new_weights,
+    collect,
     finish_all,
     fresh_answers,
     greedy,
@@ -36,6 +38,7 @@ from asyncflow.engines.rollout.vllm.engine import VllmRolloutEngine
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
 UPDATES = 5
+DRAWS = 32  # after one context
 
 
 def test_after_each_of_five_updates_greedy_tokens_and_log_probabilities_are_those_of_a_fresh_vllm(engine: VllmRolloutEngine, tmp_path: Path) -> None:
@@ -126,16 +129,46 @@ def test_both_engines_agree_on_the_log_probabilities_of_the_same_tokens(engine: 
     embedded.start()
     assert engine.loaded is not None
     embedded.load_weights(engine.loaded, hf_tensors(model))
-    embedded.generate([Request(f"g{i}", prompt, Sampling(0.0, (STOP,)), 0, 12) for i, prompt in enumerate(asked)])
-    tokens, logprobs = {name: [] for name in outcomes}, {name: [] for name in outcomes}
-    while chunks := embedded.chunks():
-        for chunk in chunks:
-            tokens[chunk.id] += chunk.token_ids
-            logprobs[chunk.id] += chunk.logprobs
-            assert chunk.version == version
+    others = run_embedded(embedded, [Request(f"g{i}", prompt, Sampling(0.0, (STOP,)), 0, 12) for i, prompt in enumerate(asked)])
     for name, outcome in outcomes.items():
-        assert outcome.tokens == tokens[name]
-        np.testing.assert_allclose(outcome.logprobs, logprobs[name], atol=1e-2)
+        assert outcome.tokens == others[name].tokens
+        assert set(others[name].versions) == {version}
+        np.testing.assert_allclose(outcome.logprobs, others[name].logprobs, atol=1e-2)
+
+
+def test_after_each_of_five_updates_both_engines_give_sampled_tokens_the_same_log_probabilities(engine: VllmRolloutEngine) -> None:
+    """Many single draws after the same contexts: what both have drawn is compared. Both engines stay what they are from update to update."""
+    contexts = [*prompts(8, seed=20), *prompts(4, seed=21, length=WIDTH - 8)]
+    embedded = EmbeddedRolloutEngine(qwen2(0), slots=8, prompt_width=32, kv_width=WIDTH, stop_token_ids=(STOP,))
+    embedded.start()
+    for update, temperature in enumerate((0.6, 1.0, 1.7, 1.0, 1.0)):
+        model = qwen2(60 + update)
+        version = load(engine, model)
+        assert engine.loaded is not None
+        embedded.load_weights(engine.loaded, hf_tensors(model))
+        requests = [
+            sampled(f"{where}/{draw}", context, seed=where * DRAWS + draw, tokens=1, temperature=temperature)
+            for where, context in enumerate(contexts)
+            for draw in range(DRAWS)
+        ]
+        ours, theirs = drawn(run(engine, requests), version), drawn(run_embedded(embedded, requests), version)
+        common = ours.keys() & theirs.keys()
+        assert {where for where, _ in common} == {str(where) for where in range(len(contexts))}
+        assert max(abs(ours[key] - theirs[key]) for key in common) <= 1e-2
+
+
+def drawn(outcomes: Outcomes, version: int) -> dict[tuple[str, int], float]:
+    """(context, token) → its log-probability."""
+    assert all(outcome.versions == [version] for outcome in outcomes.values())
+    return {(name.partition("/")[0], outcome.tokens[0]): outcome.logprobs[0] for name, outcome in outcomes.items()}
+
+
+def run_embedded(engine: EmbeddedRolloutEngine, requests: list[Request]) -> Outcomes:
+    outcomes: Outcomes = {}
+    engine.generate(requests)
+    while chunks := engine.chunks():
+        collect(chunks, outcomes)
+    return outcomes
 
 
 def test_a_budget_is_never_exceeded_and_a_sampled_stop_token_is_kept_and_wins(engine: VllmRolloutEngine) -> None:

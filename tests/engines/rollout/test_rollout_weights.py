@@ -107,6 +107,21 @@ def test_after_a_load_a_prompt_seen_before_is_answered_as_if_it_never_had_been()
     assert _bits(run(engine, requests)) == _bits(run(new_engine(seed=5), requests))
 
 
+def test_after_each_of_five_updates_greedy_tokens_and_log_probabilities_are_those_of_a_fresh_engine() -> None:
+    """Every update comes while other requests run, and finds their prompts' keys and values in the store."""
+    engine, requests = new_engine(), new_requests(12, seed=7, temperature=0.0)
+    seen = set[bytes]()
+    for version in range(1, 6):
+        engine.generate([Request(f"other{version}/{i}", request.token_ids, Sampling(), i, 20) for i, request in enumerate(requests)])
+        engine.chunks()
+        load(engine, version, seed=20 + version)
+        outcomes = {key: outcome for key, outcome in run(engine, requests).items() if key.startswith("r")}
+        assert all(set(outcome.versions) == {version} for outcome in outcomes.values())
+        assert _bits(outcomes) == _bits(run(new_engine(seed=20 + version), requests))
+        seen.add(b"".join(outcome.bits for outcome in outcomes.values()))
+    assert len(seen) == 5
+
+
 def test_a_queued_request_starts_with_the_weights_loaded_meanwhile() -> None:
     engine = new_engine(slots=4)
     requests = [Request(f"{i}", (2, 3, 4), Sampling(1.0), i, 6) for i in range(8)]
