@@ -66,8 +66,8 @@ def test_no_options_are_the_defaults_and_zero_restarts_are_a_value() -> None:
 def test_a_delta_of_two_versions_becomes_two_chunks_each_of_one() -> None:
     table = RequestTable()
     (attempt,) = table.add([request()], WEIGHTS[4])
-    table.absorb(attempt, Delta([10, 11], [-1.0, -2.0], [(4, 0)], None))
-    table.absorb(attempt, Delta([12, 13, 14], [-3.0, -4.0, -5.0], [(4, 0), (5, 3)], "stop"))
+    table.absorb(attempt, Delta([10, 11], [-1.0, -2.0], [(0, 4, 0)], None))
+    table.absorb(attempt, Delta([12, 13, 14], [-3.0, -4.0, -5.0], [(0, 4, 0), (0, 5, 3)], "stop"))
     assert table.take(0.0) == [
         Chunk("r", [10, 11], [-1.0, -2.0], 4),
         Chunk("r", [12], [-3.0], 4),
@@ -80,23 +80,23 @@ def test_another_attempt_goes_on_where_the_last_one_was_with_another_seed_and_th
     table = RequestTable()
     asked = request()
     (first,) = table.add([asked], WEIGHTS[1])
-    table.absorb(first, Delta([10, 11, 12], [-1.0] * 3, [(1, 0)], None))
+    table.absorb(first, Delta([10, 11, 12], [-1.0] * 3, [(0, 1, 0)], None))
     assert table.without_token() == []
     (second,) = table.again(["r"], WEIGHTS[2])
-    table.absorb(first, Delta([13], [-1.0], [(1, 0)], "aborted"))
+    table.absorb(first, Delta([13], [-1.0], [(0, 1, 0)], "aborted"))
     assert table.without_token() == ["r"]
     assert second.request == Request("r", (3, 4, 5, 10, 11, 12), Sampling(), 7, 7)
     assert asked == request()
     assert second.seed != first.seed
     assert second.key != first.key
-    table.absorb(second, Delta([20], [-2.0], [(2, 0)], "length"))
+    table.absorb(second, Delta([20], [-2.0], [(0, 2, 0)], "length"))
     assert [chunk.finish for chunk in table.take(0.0)] == [None, "length"]
 
 
 def test_an_end_without_tokens_is_a_chunk_of_the_version_that_came_last() -> None:
     table = RequestTable()
     (attempt,) = table.add([request()], WEIGHTS[3])
-    table.absorb(attempt, Delta([], [], [(3, 0)], "aborted"))
+    table.absorb(attempt, Delta([], [], [(0, 3, 0)], "aborted"))
     assert table.known() == {"r"}
     assert table.take(0.0) == [Chunk("r", [], [], 3, "aborted")]
     assert table.known() == set()
@@ -109,7 +109,7 @@ def test_the_wait_for_chunks_is_guessed_from_the_gaps_between_them() -> None:
     (attempt,) = table.add([request(budget=1000)], WEIGHTS[0])
     for step in range(1, 200):
         now = step * 0.05
-        table.absorb(attempt, Delta([5], [-1.0], [(0, 0)], None))
+        table.absorb(attempt, Delta([5], [-1.0], [(0, 0, 0)], None))
         table.take(0.0)
     assert table.next_chunk_s() == pytest.approx(0.05, rel=0.1)
     now += 0.03
@@ -117,7 +117,7 @@ def test_the_wait_for_chunks_is_guessed_from_the_gaps_between_them() -> None:
     now += 50.0
     assert 0.0 < table.next_chunk_s() < 0.05
     assert table.silent_s() > 50.0
-    table.absorb(attempt, Delta([5], [-1.0], [(0, 0)], None))
+    table.absorb(attempt, Delta([5], [-1.0], [(0, 0, 0)], None))
     assert table.next_chunk_s() == 0.0
 
 
@@ -136,11 +136,11 @@ def test_a_step_is_a_token_that_comes_after_it_was_asked_for_or_there_is_nobody_
     assert table.stepped(0.0)
     (attempt,) = table.add([request()], WEIGHTS[0])
     assert not table.stepped(0.0)
-    table.absorb(attempt, Delta([5], [-1.0], [(0, 0)], None))
+    table.absorb(attempt, Delta([5], [-1.0], [(0, 0, 0)], None))
     assert table.stepped(0.0)
     table.await_step()
     assert not table.stepped(0.0)
-    table.absorb(attempt, Delta([], [], [(0, 0)], "aborted"))
+    table.absorb(attempt, Delta([], [], [(0, 0, 0)], "aborted"))
     assert table.stepped(0.0)
 
 

@@ -151,6 +151,7 @@ def test_versions_that_come_again_in_a_later_epoch_share_nothing_with_those_of_t
             outcome = run(engine, [greedy(f"{attempt}{seed}", prompt)])[f"{attempt}{seed}"]
             assert_greedy(model, prompt, outcome)
             assert set(outcome.versions) == {version + 1}
+            assert set(outcome.epochs) == {epoch}
 
 
 def interrupted(engine: VllmRolloutEngine, requests: list[Request]) -> tuple[Outcomes, list[Request]]:
