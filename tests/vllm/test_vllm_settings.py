@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,6 +14,7 @@ from asyncflow.config.errors import SettingError
 from asyncflow.config.load import load as load_config
 from asyncflow.contracts.rollout import Chunk, Request, Sampling
 from asyncflow.contracts.weights import WeightsId
+from asyncflow.engines.rollout.vllm.process import _delta
 from asyncflow.engines.rollout.vllm.settings import VllmSettings, vllm_settings
 from asyncflow.engines.rollout.vllm.table import Delta, RequestTable
 
@@ -151,3 +153,23 @@ def test_attempts_share_keys_and_values_only_where_they_start_with_the_same_weig
         salts.append(attempt.salt)
     assert salts[0] == salts[3]
     assert len(set(salts)) == 3
+
+
+def completion(**changes: object) -> SimpleNamespace:
+    """What vLLM says of a request: two more tokens."""
+    spans = [SimpleNamespace(version="0.4", start=0), SimpleNamespace(version="1.2", start=1)]
+    said = {"token_ids": [10, 11], "logprobs": SimpleNamespace(logprobs=[-1.0, -2.0]), "weight_versions": spans, "finish_reason": None}
+    return SimpleNamespace(**(said | changes))
+
+
+def test_what_vllm_says_is_taken_as_it_is_or_not_at_all() -> None:
+    (attempt,) = RequestTable().add([request()], WEIGHTS[4])
+    assert _delta(attempt, completion(), None) == Delta([10, 11], [-1.0, -2.0], [(0, 4, 0), (1, 2, 1)], None)
+    state = SimpleNamespace(weight_version_starts=[("0.4", 0)])
+    assert _delta(attempt, completion(weight_versions=None), state).starts == [(0, 4, 0)]
+    assert _delta(attempt, completion(weight_versions=None), SimpleNamespace(weight_version_starts=[])).starts == [(0, 4, 0)]
+    for logprobs, words in (([-1.0], "2 tokens came with 1 log-probabilities"), ([-1.0, math.nan], "not finite"), ([-1.0, -math.inf], "not finite")):
+        with pytest.raises(RuntimeError, match=words):
+            _delta(attempt, completion(logprobs=SimpleNamespace(logprobs=logprobs)), None)
+    with pytest.raises(RuntimeError, match="ended as 'error'"):
+        _delta(attempt, completion(finish_reason="error"), None)

@@ -6,6 +6,7 @@ When any of them is gone, or does not answer by a deadline, this life is over an
 from __future__ import annotations
 
 import asyncio
+import math
 import multiprocessing
 import threading
 import time
@@ -247,6 +248,8 @@ def _delta(attempt: Attempt, completion: Any, state: Any) -> Delta:
     logprobs = list(completion.logprobs.logprobs) if token_ids else []
     if len(logprobs) != len(token_ids):
         raise RuntimeError(f"{len(token_ids)} tokens came with {len(logprobs)} log-probabilities: one each is needed, a missing one is never 0")
+    if not all(map(math.isfinite, logprobs)):
+        raise RuntimeError(f"log-probabilities {logprobs[:8]} are not finite, so its weights are not either: nothing can be trained on them")
     if completion.weight_versions is not None:
         starts = [_start(span.version, span.start) for span in completion.weight_versions]
     else:
