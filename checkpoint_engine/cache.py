@@ -12,7 +12,6 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import TYPE_CHECKING
 
 from checkpoint_engine.copy_out import copy_out
@@ -129,14 +128,13 @@ class HostCache:
             return None
 
     def _leased(self, slot: Slot, manifest: Manifest, holder: str, deadline: float) -> Lease:
-        lease = Lease(slot, manifest, slot.arena, holder, deadline)
-        lease.again, lease.over = partial(self._keep, lease), partial(self.release, lease)
+        lease = Lease(slot, manifest, slot.arena, holder, deadline, self)
         slot.leases.add(lease)
         slot.was_read = True
         return lease
 
-    def _keep(self, lease: Lease) -> Lease | None:
-        """Without a deadline while its version is the newest: nobody needs the slot then, unless there is no other."""
+    def keep(self, lease: Lease) -> Lease | None:
+        """See `Lease.keep`. Without a deadline while its version is the newest: nobody needs the slot then, unless there is no other."""
         with self._changed:
             if lease not in lease.slot.leases:
                 return None

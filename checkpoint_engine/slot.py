@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,8 @@ from shared_arena import Arena, claimed
 
 if TYPE_CHECKING:
     import torch
+
+    from checkpoint_engine.cache import HostCache
 
 
 def new_arena() -> Arena:
@@ -40,17 +42,15 @@ class Lease:
     arena: Arena
     holder: str
     deadline: float
-    again: Callable[[], Lease | None] | None = None  # another lease on the same version, for who keeps it (see `keep`)
-    over: Callable[[], object] | None = None  # ends it
+    cache: HostCache
 
     def keep(self) -> Lease | None:
         """Hold the version longer than this lease: until `release`, at most for as long as nothing newer is there and then for the seconds that the
         cache gives. None: the cache does not have it any more."""
-        return None if self.again is None else self.again()
+        return self.cache.keep(self)
 
     def release(self) -> None:
-        if self.over is not None:
-            self.over()
+        self.cache.release(self)
 
     @property
     def weights(self) -> WeightsId:
