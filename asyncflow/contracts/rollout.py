@@ -101,7 +101,8 @@ class RolloutEngine(Protocol):
 
     def load_weights(self, weights: WeightsId, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Copy in a complete set under Hugging Face names. Raises (the old weights keep serving) ValueError on a missing, unknown or wrongly shaped
-        tensor, WeightsNotLoaded where the set was good.
+        tensor, WeightsNotLoaded where the set was good. A worker hands over its host cache's lease (`checkpoint_engine.slot.Lease`): an engine that
+        computes in other processes may keep it and map its memory there, instead of copying.
 
         Tokens that were made before come at the latest with the first `chunks` after it: what then has none starts from these weights."""
 
