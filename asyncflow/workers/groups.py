@@ -22,12 +22,15 @@ class Trajectory(msgspec.Struct):
     token_ids: list[int] = []
     logprobs: list[float] = []
     versions: list[int] = []  # one a token
+    epoch: int = 0  # of the weights that made the last one
     finish: Finish | None = None
 
     def absorb(self, chunk: Chunk) -> None:
         self.token_ids += chunk.token_ids
         self.logprobs += chunk.logprobs
         self.versions += [chunk.version] * len(chunk.token_ids)
+        if chunk.token_ids:
+            self.epoch = chunk.epoch
         self.finish = chunk.finish
 
 
@@ -66,20 +69,23 @@ class GroupBook:
     def __contains__(self, gid: int) -> bool:
         return gid in self._groups
 
-    def admit(self, lease: GroupLease, prompt: list[int], left: Mapping[int, Tokens] | None = None) -> list[Request]:
+    def admit(self, lease: GroupLease, prompt: list[int], left: Mapping[int, Tokens] | None = None, epoch: int = 0) -> list[Request]:
         """Requests for the rows that are missing; those that another attempt began (`left`, by row) go on from its tokens. The id carries the fence:
-        a later attempt of the same group is another request.
+        a later attempt of the same group is another request. `epoch`: of what is loaded, which the lease's version is one of.
 
         The caller has called `forget` for an older attempt of this gid, if the book still had one.
         """
         begun = left or {}
-        pending = {row: Trajectory(lease.gid, row, prompt, *begun.get(row, ([], [], []))) for row in lease.rows}
+        pending = {row: Trajectory(lease.gid, row, prompt, *begun.get(row, ([], [], [], 0))) for row in lease.rows}
         oldest = min((trajectory.versions[0] for trajectory in pending.values() if trajectory.versions), default=None)
         self._groups[lease.gid] = OpenGroup(lease.gid, lease.fence, self._rows_per_group, pending, oldest_version=oldest)
-        return [self._request(trajectory, lease.fence, max(trajectory.versions, default=lease.min_version)) for trajectory in pending.values()]
+        return [self._request(trajectory, lease.fence, lease.min_version, epoch) for trajectory in pending.values()]
 
-    def _request(self, trajectory: Trajectory, fence: int, min_version: int) -> Request:
-        """What is left to generate: prompt and tokens so far go in, the budget is what they left of it."""
+    def _request(self, trajectory: Trajectory, fence: int, min_version: int = 0, epoch: int = 0) -> Request:
+        """What is left to generate: prompt and tokens so far go in, the budget is what they left of it. Weights: as new as those of its last token or
+        newer; without a token as (`epoch`, `min_version`)."""
+        if trajectory.versions:
+            min_version, epoch = trajectory.versions[-1], trajectory.epoch
         request_id = f"{trajectory.gid}/{trajectory.row}/{fence}/{len(trajectory.token_ids)}"
         self._requests[request_id] = (trajectory.gid, trajectory.row)
         return Request(
@@ -89,16 +95,17 @@ class GroupBook:
             sample_seed(self._run_seed, trajectory.gid, trajectory.row),
             self._budget - len(trajectory.token_ids),
             min_version,
+            epoch,
         )
 
     def resume(self, chunk: Chunk) -> Request | None:
-        """For one that ends a request of ours as aborted: the rest of it, under weights as new as its last token or newer."""
+        """For one that ends a request of ours as aborted: the rest of it."""
         if chunk.finish != "aborted" or chunk.id not in self._requests:
             return None
         gid, row = self._requests.pop(chunk.id)
         trajectory = self._groups[gid].pending[row]
         trajectory.finish = None
-        return self._request(trajectory, self._groups[gid].fence, max(trajectory.versions, default=0))
+        return self._request(trajectory, self._groups[gid].fence)
 
     def absorb(self, chunk: Chunk) -> Trajectory | None:
         """Take a chunk in. Returns the trajectory when it is finished, None while it runs or when its group is gone."""
@@ -158,7 +165,7 @@ class GroupBook:
 
 
 def _left(group: OpenGroup) -> Left:
-    rows = [(row, (trajectory.token_ids, trajectory.logprobs, trajectory.versions)) for row, trajectory in group.pending.items()]
-    versions = [version for _, (_, _, versions) in rows for version in versions]
+    rows = [(row, (had.token_ids, had.logprobs, had.versions, had.epoch)) for row, had in group.pending.items()]
+    versions = [version for had in group.pending.values() for version in had.versions]
     item = HandedBack(group.gid, group.fence, group.tokens, min(versions, default=0), max(versions, default=0), left=None)
     return Left(item, unfinished.encode(rows))

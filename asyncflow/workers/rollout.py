@@ -160,7 +160,7 @@ class RolloutWorker:
         self._forget([(lease.gid, fence) for lease in reply.groups if (fence := self._book.fence(lease.gid)) is not None])
         requests = []
         for prompted in self._prompts.read(reply.groups):
-            requests += self._book.admit(prompted.lease, prompted.prompt, prompted.left)
+            requests += self._book.admit(prompted.lease, prompted.prompt, prompted.left, self._loaded.epoch)
         self._engine.generate(requests)
 
     # -------------------------------------------------------------- rows

@@ -9,22 +9,23 @@ import numpy as np
 
 
 class Unfinished(msgspec.Struct, array_like=True, frozen=True):
-    """One row: token ids as sampled, their log-probabilities, the version of the weights that made each. n >= 1 tokens."""
+    """One row: token ids as sampled, their log-probabilities, the version of the weights that made each, the epoch of the last. n >= 1 tokens."""
 
     row: int
     token_ids: bytes  # [n] int32
     logprobs: bytes  # [n] float32
     versions: bytes  # [n] int32
+    epoch: int = 0
 
 
-Tokens = tuple[list[int], list[float], list[int]]  # token ids, log-probabilities, versions: one each a token
+Tokens = tuple[list[int], list[float], list[int], int]  # token ids, log-probabilities, versions: one each a token; epoch of the last
 
 
 def encode(rows: Iterable[tuple[int, Tokens]]) -> bytes:
     """(row, its tokens); rows without any are left out. Nothing left: b""."""
     kept = [
-        Unfinished(row, np.array(ids, "<i4").tobytes(), np.array(logprobs, "<f4").tobytes(), np.array(versions, "<i4").tobytes())
-        for row, (ids, logprobs, versions) in rows
+        Unfinished(row, np.array(ids, "<i4").tobytes(), np.array(logprobs, "<f4").tobytes(), np.array(versions, "<i4").tobytes(), epoch)
+        for row, (ids, logprobs, versions, epoch) in rows
         if ids
     ]
     return msgspec.msgpack.encode(kept) if kept else b""
@@ -38,5 +39,5 @@ def decode(data: bytes) -> dict[int, Tokens]:
         if len({len(column) for column in columns}) > 1:
             counts = [len(column) for column in columns]
             raise ValueError(f"row {kept.row} was handed back with {counts} token ids, log-probabilities, versions: one each is needed")
-        found[kept.row] = (columns[0].tolist(), columns[1].tolist(), columns[2].tolist())
+        found[kept.row] = (columns[0].tolist(), columns[1].tolist(), columns[2].tolist(), kept.epoch)
     return found

@@ -34,7 +34,7 @@ ROOT = Path(__file__).parents[2]
 PROMPTS, LATER = 200, 60  # LATER: of them, put when the added replica has its weights
 ROWS, BUDGET, PROMPT_WIDTH = 2, 8, 16
 EVERY_S = 0.05
-KILL_AFTER = 40  # outcomes
+KILL_AFTER = 20  # groups that were generated
 OWN = 1 << 20  # gids of the trainer's own groups begin here
 PATIENCE_S = 400.0  # a start of vLLM takes 20 s on an idle machine, and minutes on a busy one
 INPUTS = ("prompt_ids", "response_ids", "rollout_logprobs", "token_versions", "finish")
@@ -58,8 +58,8 @@ class Outcome:
 
 
 class Gate:
-    def __init__(self, found: Desk, folder: Path, models: list[PreTrainedModel], seed: int) -> None:
-        self._found, self._folder, self._models, self._seed = found, folder, models, seed
+    def __init__(self, found: Desk, folder: Path, models: list[PreTrainedModel], seed: int, step_s: float) -> None:
+        self._found, self._folder, self._models, self._seed, self._step_s = found, folder, models, seed, step_s
         self._rng = random.Random(seed)
         self._replicas: dict[str, subprocess.Popen[bytes]] = {}
         self._version, self._own = 0, OWN
@@ -69,7 +69,8 @@ class Gate:
     # -------------------------------------------------------------- replicas
 
     def start(self, name: str) -> None:
-        command = [sys.executable, "-m", "tests.pipeline.gate_replica", self._found.queue.url, name, str(self._notes(name)), str(self._seed)]
+        told = [self._found.queue.url, name, str(self._notes(name)), str(self._seed), str(self._step_s)]
+        command = [sys.executable, "-m", "tests.pipeline.gate_replica", *told]
         with (self._folder / f"{name}.log").open("wb") as log:
             self._replicas[name] = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
 
@@ -107,6 +108,7 @@ class Gate:
         for replica in self._replicas.values():
             if replica.poll() is None:
                 replica.terminate()
+                replica.send_signal(signal.SIGCONT)
         for replica in self._replicas.values():
             try:
                 replica.wait(60)
@@ -126,6 +128,9 @@ class Gate:
     def ended(self) -> int:
         """Prompts with an outcome."""
         return len(self.outcome.trained) + len(self.given_up())
+
+    def generated(self) -> int:
+        return sum(event.dst == "complete" and event.gid < OWN for event in self._found.events("group"))
 
     def given_up(self) -> set[int]:
         return {event.gid for event in self._found.events("group") if event.dst == "dropped" and event.gid < OWN}
@@ -204,8 +209,9 @@ def publishing(found: Desk) -> Iterator[tuple[Publisher, PublisherClient]]:
         serving.join(30)
 
 
-def run_gate(folder: Path, models: list[PreTrainedModel], pause_mode: str, *overrides: str) -> Outcome:
-    """Returns when every prompt has an outcome. Prints the seed of everything that is drawn."""
+def run_gate(folder: Path, models: list[PreTrainedModel], pause_mode: str, *overrides: str, step_s: float = 0.0) -> Outcome:
+    """Returns when every prompt has an outcome. Prints the seed of everything that is drawn. `step_s`: what a decode step takes at least: else
+    everything could be generated before the second update."""
     seed = random.randrange(1 << 30)
     print("seed", seed)
     models[0].save_pretrained(folder / "model")
@@ -223,7 +229,7 @@ def run_gate(folder: Path, models: list[PreTrainedModel], pause_mode: str, *over
         *overrides,
     )
     with desk(folder, *settings) as found, publishing(found) as (publisher, client):
-        gate = Gate(found, folder, models, seed)
+        gate = Gate(found, folder, models, seed, step_s)
         try:
             _storm(gate, publisher, client)
         finally:
@@ -238,7 +244,7 @@ def _storm(gate: Gate, publisher: Publisher, client: PublisherClient) -> None:
     gate.await_weights("rollout-0", "rollout-1")
     first = PROMPTS - LATER
     gate.put(0, first)
-    gate.update_until(lambda: gate.ended() >= KILL_AFTER and gate.caught("rollout-1"), client)
+    gate.update_until(lambda: gate.generated() >= KILL_AFTER and gate.caught("rollout-1"), client)
     gate.kill("rollout-1", publisher)
     gate.start("rollout-2")
     gate.update_until(lambda: gate.ended() == first, client)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import random
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -40,8 +41,8 @@ class Fate(msgspec.Struct):
 class NotedEngine:
     """`give_up(gid)` drops a group at the queue. `seed`: of the faults; each hits a row once at a replica."""
 
-    def __init__(self, engine: RolloutEngine, notes: Path, seed: str, budget: int, give_up: Callable[[int], None]) -> None:
-        self._engine, self._give_up, self._seed, self._budget = engine, give_up, seed, budget
+    def __init__(self, engine: RolloutEngine, notes: Path, seed: str, budget: int, give_up: Callable[[int], None], step_s: float) -> None:
+        self._engine, self._give_up, self._seed, self._budget, self._step_s = engine, give_up, seed, budget, step_s
         self._notes = os.open(notes, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         self._open: dict[str, int] = {}  # request → tokens of its row so far
         self._fates: dict[tuple[int, int], Fate] = {}
@@ -67,6 +68,8 @@ class NotedEngine:
 
     def chunks(self, wait_s: float = 0.0) -> list[Chunk]:
         self._strike()
+        if self._open:
+            time.sleep(self._step_s)
         chunks = self._engine.chunks(wait_s)
         for chunk in chunks:
             gid, row, _, _ = parts(chunk.id)

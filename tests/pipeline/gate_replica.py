@@ -1,6 +1,6 @@
 """One replica of the gate, a process of its own: the real rollout worker, put together as `asyncflow.worker` does, over an engine that is looked at.
 
-    python -m tests.pipeline.gate_replica URL NAME NOTES SEED
+    python -m tests.pipeline.gate_replica URL NAME NOTES SEED STEP_S
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.pipeline.gate_engine import NotedEngine
 REASON = "gate"  # of the groups that are given up at random
 
 
-def main(url: str, name: str, notes: str, seed: str) -> None:
+def main(url: str, name: str, notes: str, seed: str, step_s: str) -> None:
     set_threads(1)
     context = WorkerContext.connect(WorkerArgs(role="rollout", name=name, controller=url), None)
     signal.signal(signal.SIGTERM, lambda *_: context.control.request_stop())
@@ -30,7 +30,8 @@ def main(url: str, name: str, notes: str, seed: str) -> None:
         context.client.drop_groups(context.topic.name, [gid], REASON).result(REPLY_S)
 
     engine = make_rollout_engine(context.config, model_dir(context, POLICY), name)
-    RolloutWorker(context, NotedEngine(engine, Path(notes), seed, context.config.rollout.response_width, give_up), None).run()
+    budget = context.config.rollout.response_width
+    RolloutWorker(context, NotedEngine(engine, Path(notes), seed, budget, give_up, float(step_s)), None).run()
     context.leave()
 
 

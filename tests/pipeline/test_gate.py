@@ -30,7 +30,7 @@ def model(seed: int) -> PreTrainedModel:
 @pytest.mark.parametrize("pause_mode", ["keep", "abort"])
 def test_two_hundred_prompts_end_once_each_whatever_is_updated_aborted_killed_and_added(tmp_path: Path, pause_mode: str) -> None:
     models = [model(seed) for seed in range(4)]
-    outcome = run_gate(tmp_path, models, pause_mode)
+    outcome = run_gate(tmp_path, models, pause_mode, step_s=0.02)
     check_outcomes(outcome, STOP)
     check_labels(outcome)
     check_faults(outcome)

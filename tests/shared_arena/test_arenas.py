@@ -198,3 +198,16 @@ def test_mappings_keep_the_arenas_that_were_used_last_and_see_them_grow() -> Non
     mappings.close()
     del arena, arenas, first
     assert open_files() == before
+
+
+def test_what_is_written_to_a_private_mapping_is_seen_by_nobody_else() -> None:
+    arena = Arena(4096, user="test")
+    arena.array[:] = 1
+    mappings = Mappings(private=True)
+    tensor = mappings.attach(arena.descriptor()).tensor()
+    assert tensor.tolist() == [1] * 4096
+    tensor.add_(1)
+    assert arena.array.tolist() == [1] * 4096
+    other = Arena.attach(arena.descriptor())
+    assert other.array.tolist() == [1] * 4096
+    mappings.close()

@@ -9,10 +9,14 @@ import numpy as np
 import pytest
 
 from asyncflow.contracts.rollout import Sampling
+from asyncflow.contracts.weights import WeightsId
+from asyncflow.engines.model import build_model, hf_tensors
+from asyncflow.engines.rollout.embedded import EmbeddedRolloutEngine
 from asyncflow.workers import unfinished
 from asyncflow.workers.groups import GroupBook
 from asyncflow.workers.rollout import RolloutWorker
-from tests.engines.rollout.rollout_harness import new_engine
+from tests.engines.rollout.rollout_harness import SHAPE as MODEL
+from tests.engines.rollout.rollout_harness import load, new_engine
 from tests.workers.test_rollout_worker import SHAPE, Newer, rollout_worker, take_prompt
 from tests.workers.worker_desk import NO_EVALUATION, TRAIN_ONLY, Desk, desk, until
 from transfer_queue.messages import GroupLease
@@ -116,11 +120,50 @@ def test_finished_rows_of_a_group_are_in_the_queue_before_its_rest_is_handed_bac
         one._writer.close()
 
 
+def test_after_a_rollback_a_response_goes_on_under_a_lower_version_of_a_later_epoch() -> None:
+    """Its tokens' version may be above every version of the new epoch, here and wherever it goes on."""
+    book = GroupBook(1, Sampling(1.0), 16, rows_per_group=4)
+    engine = new_engine(slots=4, kv_width=48)
+    load(engine, 5, seed=2)
+    engine.generate(book.admit(GroupLease(0, 1, 5, [0, 1], {}), [2, 3, 4]))
+    for chunk in engine.chunks():
+        book.absorb(chunk)
+    engine.pause("abort")
+    aborted = engine.chunks()
+    engine.load_weights(WeightsId("policy", 1, 3), hf_tensors(build_model(MODEL, seed=3)))
+    engine.resume()
+    rest = []
+    for chunk in aborted:
+        book.absorb(chunk)
+        rest += [request for request in [book.resume(chunk)] if request is not None]
+    assert [(request.min_epoch, request.min_version) for request in rest] == [(0, 5)] * 2
+    engine.generate(rest)
+    for chunk in engine.chunks():
+        assert (chunk.epoch, chunk.version) == (1, 3)
+        book.absorb(chunk)
+    (left,), ids = book.hand_back()
+    tokens = unfinished.decode(left.data)
+    assert {row: (versions, epoch) for row, (_, _, versions, epoch) in tokens.items()} == {0: ([5, 3], 1), 1: ([5, 3], 1)}
+    engine.abort(ids)
+    engine.chunks()
+    again = book.admit(GroupLease(0, 2, 0, [0, 1], {}), [2, 3, 4], tokens, epoch=1)
+    assert [(request.min_epoch, request.min_version) for request in again] == [(1, 3)] * 2
+    engine.generate(again)
+    with pytest.raises(ValueError, match="min_version = 3 of epoch 1 is above the loaded version 9 of epoch 0"):
+        older(9).generate(again)
+
+
+def older(version: int) -> EmbeddedRolloutEngine:
+    engine = new_engine(slots=4, kv_width=48)
+    load(engine, version, seed=2)
+    return engine
+
+
 def test_tokens_keep_their_bits_on_the_way_and_a_torn_record_is_refused() -> None:
     logprobs = np.array([-0.1, -3e-8, -87.5], "<f4").tolist()
-    data = unfinished.encode([(3, ([7, 8, 2**31 - 1], logprobs, [0, 0, 4])), (1, ([], [], []))])
-    assert unfinished.decode(data) == {3: ([7, 8, 2**31 - 1], logprobs, [0, 0, 4])}
-    assert unfinished.encode([(1, ([], [], []))]) == b""
+    data = unfinished.encode([(3, ([7, 8, 2**31 - 1], logprobs, [0, 0, 4], 2)), (1, ([], [], [], 0))])
+    assert unfinished.decode(data) == {3: ([7, 8, 2**31 - 1], logprobs, [0, 0, 4], 2)}
+    assert unfinished.encode([(1, ([], [], [], 0))]) == b""
     assert unfinished.decode(b"") == {}
     torn = msgspec.msgpack.encode([unfinished.Unfinished(0, b"\0" * 8, b"\0" * 8, b"\0" * 4)])
     with pytest.raises(ValueError, match=r"row 0 was handed back with \[2, 2, 1\]"):
