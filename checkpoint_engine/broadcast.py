@@ -1,7 +1,8 @@
 """One version through a group, bucket by bucket, two in flight: the next is prepared while one travels.
 
-On the CPU a bucket is a view of the flat buffer on both sides: nothing is packed and bytes land where they stay. On a device, two bucket buffers
-alternate between host copy and transfer. A tensor larger than a bucket simply spans several: buckets cut the buffer, not the tensor list.
+By gloo a bucket is a view of the slot on both sides: nothing is packed, and bytes land where they stay. A backend of devices can only send device
+memory: two buckets there alternate between host copy and transfer, so that bucket i + 1 is copied in (or i - 1 out) while i travels. A tensor larger
+than a bucket simply spans several: buckets cut the buffer, not the tensor list.
 """
 
 from __future__ import annotations
@@ -39,23 +40,23 @@ def broadcast_buffer(
     bucket_bytes: int,
     over: Callable[[], bool] = lambda: False,
     progress: Progress = lambda done: None,
-    device: torch.device | None = None,
 ) -> None:
     """Send (rank 0) or receive `buffer` (uint8 [>= total_bytes], CPU) through `group`.
 
     `buffer` None on a receiver: take part so that the others are served, and throw the bytes away (no free slot). Raises GroupError.
     """
-    lane = _Lane(buffer, bucket_bytes, group.rank == 0, device)
     flying: deque[_Flight] = deque()
     try:
-        for start in range(0, total_bytes, bucket_bytes):
-            if len(flying) == _IN_FLIGHT:
+        with group.on_stream():
+            lane = _Lane(buffer, bucket_bytes, group)
+            for start in range(0, total_bytes, bucket_bytes):
+                if len(flying) == _IN_FLIGHT:
+                    _land(group, lane, flying.popleft(), over, progress)
+                stop = min(start + bucket_bytes, total_bytes)
+                bucket = lane.bucket(start, stop)
+                flying.append((start, stop, bucket, group.broadcast(bucket)))
+            while flying:
                 _land(group, lane, flying.popleft(), over, progress)
-            stop = min(start + bucket_bytes, total_bytes)
-            bucket = lane.bucket(start, stop)
-            flying.append((start, stop, bucket, group.broadcast(bucket)))
-        while flying:
-            _land(group, lane, flying.popleft(), over, progress)
     except GroupError as error:
         # A work keeps the group's sockets open, a traceback's frames keep the work: peers would not notice that this rank gave up.
         flying.clear()
@@ -72,14 +73,10 @@ def _land(group: Group, lane: _Lane, flight: _Flight, over: Callable[[], bool], 
 class _Lane:
     """Where bucket bytes live while they travel."""
 
-    def __init__(self, buffer: torch.Tensor | None, bucket_bytes: int, sends: bool, device: torch.device | None) -> None:
-        self._buffer, self._sends = buffer, sends
-        self._direct = buffer is not None and (device is None or device.type == "cpu")
-        self._spare: deque[torch.Tensor] = deque()
-        if not self._direct:
-            import torch
-
-            self._spare += (torch.empty(bucket_bytes, dtype=torch.uint8, device=device or "cpu") for _ in range(_IN_FLIGHT))
+    def __init__(self, buffer: torch.Tensor | None, bucket_bytes: int, group: Group) -> None:
+        self._buffer, self._sends = buffer, group.rank == 0
+        self._direct = buffer is not None and group.staging is None
+        self._spare = deque([] if self._direct else group.buckets(_IN_FLIGHT, bucket_bytes))
 
     def bucket(self, start: int, stop: int) -> torch.Tensor:
         """uint8 [stop - start]: what the collective reads (sender) or fills (receiver)."""
@@ -92,5 +89,6 @@ class _Lane:
         return bucket
 
     def landed(self, start: int, stop: int, bucket: torch.Tensor) -> None:
+        """The bucket's operation has ended well. Returns when its bytes are in the buffer: the copy is not left to a stream."""
         if not self._direct and not self._sends and self._buffer is not None:
             self._buffer[start:stop].copy_(bucket)

@@ -8,6 +8,7 @@ fresh memory before its next use, and the old pages live until their last view i
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     import torch
 
 Clock = Callable[[], float]
+KEPT_S = 30.0  # how long a version may still be kept when a newer one is there
 
 
 class NoFreeSlot(RuntimeError):
@@ -122,11 +124,22 @@ class HostCache:
         with self._changed:
             for slot in [self._newest] if weights is None else self._slots:
                 if slot and slot.manifest and (weights is None or slot.manifest.weights == weights):
-                    lease = Lease(slot, slot.manifest, slot.arena, holder, self._clock() + lease_s)
-                    slot.leases.add(lease)
-                    slot.was_read = True
-                    return lease
+                    return self._leased(slot, slot.manifest, holder, self._clock() + lease_s)
             return None
+
+    def _leased(self, slot: Slot, manifest: Manifest, holder: str, deadline: float) -> Lease:
+        lease = Lease(slot, manifest, slot.arena, holder, deadline, self)
+        slot.leases.add(lease)
+        slot.was_read = True
+        return lease
+
+    def keep(self, lease: Lease) -> Lease | None:
+        """See `Lease.keep`. Without a deadline while its version is the newest: nobody needs the slot then, unless there is no other."""
+        with self._changed:
+            if lease not in lease.slot.leases:
+                return None
+            newest = lease.slot is self._newest and len(self._slots) > 1
+            return self._leased(lease.slot, lease.manifest, lease.holder, math.inf if newest else self._clock() + KEPT_S)
 
     def release(self, lease: Lease, tainted: bool = False) -> bool:
         """End a lease. False: it had been revoked; what was read is intact even so. `tainted`: a stuck transfer may still read the memory."""
@@ -223,6 +236,9 @@ class HostCache:
         slot.manifest, before = manifest, self._newest
         if before is None or before.manifest is None or not manifest.weights < before.manifest.weights:
             self._newest = slot
+        if before is not None and before is not self._newest:
+            for lease in before.leases:  # those that are kept have a deadline from now on
+                lease.deadline = self._clock() + KEPT_S if lease.deadline == math.inf else lease.deadline
         if before is not None:
             self._return_if_idle(before)
         self._return_if_idle(slot)

@@ -6,6 +6,10 @@ operation raises at once; a stopped peer or a dead host is noticed at the group'
 its running operations, so it can take that timeout (the interpreter lock is free). Therefore waits are sliced, so that a death notice ends them,
 and an abandoned group is deleted by a thread of its own.
 
+nccl and hccl were never run here; what is said of them is read from torch's and torch_npu's sources. They connect in their first operation, in a
+call without a deadline, so a group makes that one itself, on a thread that can be left behind. Their watchdogs end the whole process at the first
+failure, unless told to clean up only. A failed group is aborted: what runs on the device would wait for the dead peer for ever.
+
 gloo, nccl, hccl and the store are neither encrypted nor authenticated: for trusted networks only.
 
 torch is imported where a group is made, not here: who only pulls needs none. `import_torch` does it beforehand, for a group has 2 s to form.
@@ -13,13 +17,18 @@ torch is imported where a group is made, not here: who only pulls needs none. `i
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
+
+from checkpoint_engine.backends import KINDS, own_device
 
 if TYPE_CHECKING:
     import torch
@@ -27,8 +36,14 @@ if TYPE_CHECKING:
 
 MOST_TIMEOUT_S = 10.0
 FORM_S = 2.0
+DEVICE_FORM_S = MOST_TIMEOUT_S
+"""nccl and hccl start threads and measure their links when they connect: seconds."""
 SLICE_S = 0.05
+_ASK_S = 5e-4
 _THREADS = 2  # one bucket is on its way while the next is queued
+_CLEAN_UP_ONLY = "2"  # of torch's error handling modes: abort what failed, and let the process live
+_WATCHDOG = {"nccl": "TORCH_NCCL_ASYNC_ERROR_HANDLING", "hccl": "HCCL_ASYNC_ERROR_HANDLING"}  # read when a group is made, and only then
+_ENVIRONMENT = threading.Lock()
 
 
 class GroupError(RuntimeError):
@@ -50,6 +65,11 @@ def check_timeout(timeout_s: float) -> float:
     return timeout_s
 
 
+def form_s(backend: str) -> float:
+    """How long a group may take until it stands."""
+    return FORM_S if backend == "gloo" else DEVICE_FORM_S
+
+
 def address_towards(host: str) -> str:
     """The local address whose interface leads to `host`: where this rank listens for the others."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -58,31 +78,44 @@ def address_towards(host: str) -> str:
 
 
 class Group:
-    """One group of one membership epoch. Not thread-safe, except `close`."""
+    """One group of one membership epoch. Not thread-safe, except `close`.
+
+    `staging`: the device that buckets travel from and to; None: the host memory itself.
+    """
 
     def __init__(self, store: dist.Store, rank: int, world: int, host: str, timeout_s: float, backend: str = "gloo") -> None:
-        """Blocks until all `world` ranks came, for at most min(FORM_S, timeout_s). `host`: the local address this rank is reached at."""
+        """Blocks until all `world` ranks came, for at most min(form_s(backend), timeout_s). `host`: the local address this rank is reached at.
+        Raises GroupError."""
         import torch.distributed as dist
 
         self.rank, self.world, self.backend = rank, world, backend
         self._timeout_s = check_timeout(timeout_s)
-        form_s = min(FORM_S, timeout_s)
-        store.set_timeout(timedelta(seconds=form_s))
-        try:
-            self._group: Any = _make(store, rank, world, host, form_s, backend)
-        except RuntimeError as error:  # torch raises nothing finer: a peer did not come in time, or went
-            raise GroupError(f"rank {rank} of {world}: the group did not form within {form_s} s: {_first_line(error)}") from error
+        self.staging = _staging(backend)
+        self._buckets: list[torch.Tensor] = []
         self._store: dist.Store | None = store
+        self._group: Any = None
+        self._broken = False
         self._pause = threading.Event()
         self._options = dist.BroadcastOptions()
         self._options.rootRank, self._options.rootTensor = 0, 0
         self._options.timeout = timedelta(seconds=timeout_s)
+        limit_s = min(form_s(backend), timeout_s)
+        store.set_timeout(timedelta(seconds=limit_s))
+        try:
+            self._group = _make(store, rank, world, host, limit_s, backend)
+            if self.staging is not None:
+                self._connect(limit_s)
+        except RuntimeError as error:  # torch raises nothing finer: a peer did not come in time, or went
+            self._broken = True
+            self.close()
+            raise GroupError(f"rank {rank} of {world}: the group did not form within {limit_s} s: {_first_line(error)}") from error
 
     def broadcast(self, tensor: torch.Tensor) -> dist.Work:
         """Start sending (rank 0) or receiving `tensor`, contiguous. Wait for the returned work with `wait`, in order."""
         try:
             return self._group.broadcast([tensor], self._options)
         except RuntimeError as error:
+            self._broken = True
             raise GroupError(f"rank {self.rank} of {self.world}: broadcast could not start: {error}") from error
 
     def wait(self, work: dist.Work, over: Callable[[], bool] = lambda: False) -> None:
@@ -92,18 +125,42 @@ class Group:
         while not over():
             done, problem = self._slice(work)
             if problem:
+                self._broken = True
                 raise GroupError(f"{who}: a peer went: {problem}")  # outside of the handler: see broadcast.py on what tracebacks keep alive
             if done:
                 return
             if time.monotonic() >= end:
+                self._broken = True
                 raise GroupError(f"{who}: no progress for {self._timeout_s} s: a peer hangs")
+        self._broken = True
         raise Abandoned(f"{who}: the group was abandoned while a bucket was on its way")
+
+    def buckets(self, count: int, nbytes: int) -> list[torch.Tensor]:
+        """`count` buffers (uint8 [>= nbytes]) where operations read and write, kept until the group is gone: a failed one may still write there."""
+        if len(self._buckets) < count or self._buckets[0].nbytes < nbytes:
+            import torch
+
+            self._buckets = [torch.empty(nbytes, dtype=torch.uint8, device=self.staging or "cpu") for _ in range(count)]
+        return self._buckets
+
+    @contextlib.contextmanager
+    def on_stream(self) -> Iterator[None]:
+        """Copies between host and buckets, and the operations that wait for them, go by a stream of their own: not behind what an engine computes."""
+        if self.staging is None or self.staging.type == "cpu":
+            yield
+            return
+        import torch
+
+        module = torch.get_device_module(self.staging.type)
+        with module.stream(module.Stream(self.staging)):
+            yield
 
     def _slice(self, work: dist.Work) -> tuple[bool, str]:
         """Wait for at most a slice: (done, what went wrong)."""
         if self.backend != "gloo":
             # Device backends take a short wait for a failure and offer no completion signal with a deadline: ask, half a millisecond apart.
-            return work.is_completed() or (self._pause.wait(5e-4) and False), ""
+            done, problem = ended(work, self.backend == "hccl")
+            return done or (self._pause.wait(_ASK_S) and False), problem
         try:
             return bool(work.wait(timedelta(seconds=SLICE_S))), ""
         except RuntimeError:  # torch raises nothing finer: the slice is over, or the work ended badly
@@ -114,12 +171,66 @@ class Group:
         except RuntimeError as error:
             return False, _first_line(error)
 
+    def _connect(self, limit_s: float) -> None:
+        """The first operation of a device backend: who never comes back from it is left behind."""
+        import torch
+
+        begun: Future[dist.Work] = Future()
+        one, group, options = torch.zeros(1, dtype=torch.uint8, device=self.staging), self._group, self._options
+
+        def begin() -> None:
+            try:
+                begun.set_result(group.broadcast([one], options))
+            except RuntimeError as error:
+                begun.set_exception(error)
+
+        threading.Thread(target=begin, name="group-connect", daemon=True).start()
+        try:
+            work = begun.result(limit_s)
+        except TimeoutError:
+            raise GroupError("a member is missing, or its device cannot be reached") from None
+        self.wait(work)
+
     def close(self) -> None:
         """Give the group up at once; operations that still run are joined by a thread of their own, for at most the group's timeout."""
-        owned = [self._group, self._store]  # the only references from here on: the last one must go in that thread
+        owned = [self._group, self._store, self._buckets]  # the only references from here on: the last one must go in that thread
         self._group = self._store = None
+        self._buckets = []
         if owned[0] is not None:
-            threading.Thread(target=owned.clear, name="group-destroy", daemon=True).start()
+            threading.Thread(target=_end, args=(owned, self.backend, self._broken), name="group-destroy", daemon=True).start()
+
+
+def ended(work: dist.Work, asks_success: bool) -> tuple[bool, str]:
+    """An operation on a device, without waiting for it: (it ended well, what went wrong).
+
+    Completed is not succeeded: `is_completed` is true of a failed operation too. `wait` raises what failed (nccl) and lets the current stream's next
+    copy come after it; it does not block here. hccl's `wait` says nothing of failures, its `is_success` does (`asks_success`); nccl has none.
+    """
+    try:
+        if not work.is_completed():
+            return False, ""
+        if not work.wait(timedelta(seconds=1)):
+            return False, "the operation was aborted"
+        if asks_success and not work.is_success():
+            return False, "the operation failed on the device"
+    except RuntimeError as error:  # torch raises nothing finer
+        return False, _first_line(error)
+    return True, ""
+
+
+def _staging(backend: str) -> torch.device | None:
+    """Where this process's buckets lie. Raises GroupError where it has no such device."""
+    if backend not in KINDS:
+        raise GroupError(f"backend {backend!r} is unknown: no group is made; use gloo, nccl or hccl")
+    if KINDS[backend] == "cpu":
+        return None
+    import torch
+
+    try:
+        device = own_device(backend)
+    except ValueError as error:
+        raise GroupError(str(error)) from error
+    return torch.device(device.kind, device.index)
 
 
 def _make(store: dist.Store, rank: int, world: int, host: str, timeout_s: float, backend: str) -> Any:
@@ -132,17 +243,42 @@ def _make(store: dist.Store, rank: int, world: int, host: str, timeout_s: float,
         options._threads = _THREADS
         options._devices = [dist.ProcessGroupGloo.create_device(hostname=host)]
         return dist.ProcessGroupGloo(store, rank, world, options)
-    if backend == "nccl":
-        nccl = dist.ProcessGroupNCCL.Options()
-        nccl._timeout = timeout
-        return dist.ProcessGroupNCCL(store, rank, world, nccl)
-    if backend == "hccl":
+    with _surviving(backend):
+        if backend == "nccl":
+            nccl = dist.ProcessGroupNCCL.Options()
+            nccl._timeout = timeout
+            return dist.ProcessGroupNCCL(store, rank, world, nccl)
         import torch_npu  # type: ignore[import-not-found]  # an extra of its own: importing it without an NPU fails
 
         hccl = torch_npu._C._distributed_c10d.ProcessGroupHCCL.Options()
         hccl._timeout = timeout
         return torch_npu._C._distributed_c10d.ProcessGroupHCCL(store, rank, world, hccl)
-    raise ValueError(f"backend {backend!r} is unknown: no group is made; use gloo, nccl or hccl")
+
+
+@contextlib.contextmanager
+def _surviving(backend: str) -> Iterator[None]:
+    """A group made in here does not end the process when it fails. Groups of others, made before or after, keep their own way."""
+    key = _WATCHDOG[backend]
+    with _ENVIRONMENT:
+        before = os.environ.get(key)
+        os.environ[key] = _CLEAN_UP_ONLY
+        try:
+            yield
+        finally:
+            if before is None:
+                del os.environ[key]
+            else:
+                os.environ[key] = before
+
+
+def _end(owned: list[Any], backend: str, broken: bool) -> None:
+    """The last of a group: what still runs on a device is aborted, then its memory may go."""
+    with contextlib.suppress(RuntimeError, AttributeError):  # it is given up in any case; torch_npu's names differ by release
+        if backend == "nccl":
+            owned[0].abort() if broken else owned[0].shutdown()
+        elif backend == "hccl" and broken:
+            owned[0].abort_hccl_comm("the group was given up")
+    owned.clear()
 
 
 def _first_line(error: BaseException) -> str:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
 import torch
 
+from checkpoint_engine.backends import CPU, Device, check_setting, choose, own_device
 from checkpoint_engine.broadcast import broadcast_buffer, check_bucket
 from checkpoint_engine.cache import HostCache, NoFreeSlot
 from checkpoint_engine.collective import Group, GroupError, address_towards
@@ -22,6 +23,7 @@ from checkpoint_engine.digest import Verifier, digested
 from checkpoint_engine.hosted_board import HostedBoard, JoinedBoard
 from checkpoint_engine.manifest import Manifest, check_manifest
 from checkpoint_engine.slot import Lease
+from checkpoint_engine.walking import PlainWalk, Walk, WalkAbandoned, Walked
 from checkpoint_engine.weights_id import WeightsId
 
 _LEASE_S = 300.0
@@ -29,10 +31,12 @@ _MOST_MANIFEST_BYTES = 1 << 28
 
 
 class Metadata(msgspec.Struct, frozen=True):
-    """What `prepare` of one worker tells the others. `port` 0: not the master."""
+    """What `prepare` of one worker tells the others. `port` 0: not the master. `backend`: the setting; `build_topology` returns the choice."""
 
     host: str
     port: int
+    device: Device = CPU
+    backend: str = "auto"
 
 
 Topology = dict[str, list[Any]]
@@ -56,8 +60,9 @@ class CheckpointEngine(ABC):
         """Blocks until all came, under a deadline. Rank -1 walks generators but sends nothing."""
 
     @abstractmethod
-    async def send_weights(self, weights: Iterable[tuple[str, torch.Tensor]], label: WeightsId | None = None) -> WeightsId:
-        """Send (Hugging Face name, tensor). Every trainer rank walks the generator, for the gather inside is collective."""
+    async def send_weights(self, weights: Walked | Walk, label: WeightsId | None = None) -> WeightsId:
+        """Send (Hugging Face name, tensor), or what a walk yields. Every trainer rank walks, for the gather inside is collective; it returns when
+        rank 0 has taken its copy of the whole version, and raises when it has not."""
 
     @abstractmethod
     def receive_weights(self) -> AsyncIterator[tuple[str, torch.Tensor]]:
@@ -75,7 +80,9 @@ class CheckpointEngine(ABC):
 class CollectiveEngine(CheckpointEngine):
     """Trainer rank 0 broadcasts through a group of gloo, nccl or hccl; manifest in band, bytes in buckets.
 
-    `is_master`: this is trainer rank 0, reachable at `host`. Raises GroupError when a peer is missing or goes; the cache then serves what it served.
+    `is_master`: this is trainer rank 0, reachable at `host`; its `backend` is everybody's (see backends.py). Raises GroupError when a peer is missing
+    or goes; the cache then serves what it served. `copy_timeout_s`: how long the other trainer ranks wait for rank 0 to take its copy, from the end
+    of their own walk; they raise WalkAbandoned when it did not take it, and GroupError when it went.
     """
 
     def __init__(
@@ -83,24 +90,25 @@ class CollectiveEngine(CheckpointEngine):
         bucket_bytes: int = 16 << 20,
         is_master: bool = False,
         host: str = "127.0.0.1",
-        backend: str = "gloo",
+        backend: str = "auto",
         timeout_s: float = 5.0,
-        device: torch.device | None = None,
+        copy_timeout_s: float = 120.0,
     ) -> None:
         self._bucket_bytes = check_bucket(bucket_bytes)
-        self._is_master, self._host, self._backend, self._timeout_s, self._device = is_master, host, backend, timeout_s, device
+        self._is_master, self._host, self._backend, self._timeout_s = is_master, host, check_setting(backend), timeout_s
+        self._copy_timeout_s = copy_timeout_s
         self._board: HostedBoard | None = None  # the master's
+        self._joined: JoinedBoard | None = None  # of another trainer rank: where rank 0 says how a walk ended
+        self._walks = 0  # through this group
         self._group: Group | None = None
         self._rank = 0
         self._sent = 0
         self.cache = HostCache()
 
     def prepare(self) -> Metadata:
-        if not self._is_master:
-            return Metadata(self._host, 0)
-        if self._board is None:
+        if self._is_master and self._board is None:
             self._board = HostedBoard(self._host, self._timeout_s)
-        return Metadata(self._host, self._board.port)
+        return Metadata(self._host, self._board.port if self._board else 0, own_device(self._backend), self._backend)
 
     @classmethod
     def build_topology(cls, trainer_world_size: int, rollout_world_size: int, metadata: Sequence[Metadata]) -> tuple[Topology, Topology]:
@@ -108,6 +116,13 @@ class CollectiveEngine(CheckpointEngine):
         master = metadata[0]
         if master.port == 0:
             raise ValueError("metadata[0] has port 0: trainer rank 0 was not made with is_master=True, nobody could meet; order trainers first")
+        devices = {f"rollout {i}": entry.device for i, entry in enumerate(metadata[trainer_world_size:])}
+        backend, able = choose(master.backend, master.device, devices)
+        left_out = [f"{name}: {device}" for name, device in devices.items() if name not in able]
+        if left_out:
+            problem = f"backend = {backend!r} and {left_out}: the master on {master.device} could not send to them"
+            raise ValueError(f"{problem}; give each a device of its own, or use 'auto'")
+        master = msgspec.structs.replace(master, backend=backend)
 
         def arguments(ranks: list[int]) -> Topology:
             return {"rank": ranks, "world_size": [world] * len(ranks), "master_metadata": [master] * len(ranks)}
@@ -115,22 +130,26 @@ class CollectiveEngine(CheckpointEngine):
         return arguments([0] + [-1] * (trainer_world_size - 1)), arguments(list(range(1, world)))
 
     def init_process_group(self, rank: int, world_size: int, master_metadata: Metadata) -> None:
-        self._rank = rank
-        if rank < 0:
-            return
+        self._rank, self._walks = rank, 0
         host, port = master_metadata.host, master_metadata.port
         board = self._board if self._board is not None else JoinedBoard(host, port, self._timeout_s)
+        if rank < 0:
+            self._joined = board if isinstance(board, JoinedBoard) else None
+            return
         own = self._host if rank == 0 else address_towards(host)
-        self._group = Group(board.store(), rank, world_size, own, self._timeout_s, self._backend)
+        self._group = Group(board.store(), rank, world_size, own, self._timeout_s, master_metadata.backend)
 
-    async def send_weights(self, weights: Iterable[tuple[str, torch.Tensor]], label: WeightsId | None = None) -> WeightsId:
+    async def send_weights(self, weights: Walked | Walk, label: WeightsId | None = None) -> WeightsId:
         label = WeightsId("model", 0, self._sent) if label is None else label
         self._sent = label.version + 1
+        self._walks += 1
+        walk = weights if isinstance(weights, Walk) else PlainWalk(weights, self._rank == 0, self._say, self._hear)
+        if walk.is_root != (self._rank == 0):
+            raise ValueError(f"the walk's root is not trainer rank 0 (here: rank {self._rank}): nothing is sent; make the walk with root=0")
+        if not walk.hand_over(lambda tensors: self._put(label, tensors)):  # on this thread: the walk may be collective and bound to a device
+            raise WalkAbandoned(f"{label} was not taken by trainer rank 0 now: nothing was sent; send it again")
         if self._rank < 0:
-            for _ in weights:
-                pass
             return label
-        self.cache.put(label, weights)  # on this thread: the walk may be collective and bound to a device
         lease = self._lease(label)
         try:
             return await asyncio.to_thread(self._send, lease)
@@ -149,9 +168,24 @@ class CollectiveEngine(CheckpointEngine):
     def finalize(self) -> None:
         if self._group is not None:
             self._group.close()
+        for board in (self._board, self._joined):
+            if board is not None:
+                board.close()
+        self._group, self._board, self._joined = None, None, None
+
+    def _put(self, label: WeightsId, tensors: Callable[[], Walked]) -> bool:
+        self.cache.put(label, tensors())
+        return True
+
+    def _say(self, error: str) -> None:
+        """To the other trainer ranks. The note before the last one was read: each rank is told to send once all are through."""
         if self._board is not None:
-            self._board.close()
-        self._group, self._board = None, None
+            self._board.post(f"walk/{self._walks}", error.encode(), instead_of=f"walk/{self._walks - 2}")
+
+    def _hear(self) -> str:
+        if self._joined is None:
+            raise GroupError("init_process_group was not called (or finalize was): trainer rank 0 cannot say that it took the version; call it first")
+        return self._joined.fetch(f"walk/{self._walks}", self._copy_timeout_s).decode()
 
     async def _serve(self, weights: WeightsId | None) -> AsyncIterator[tuple[str, torch.Tensor]]:
         lease = self._lease(weights)
@@ -173,7 +207,7 @@ class CollectiveEngine(CheckpointEngine):
         encoded = torch.frombuffer(bytearray(msgspec.msgpack.encode(manifest)), dtype=torch.uint8)
         self._now(group, torch.tensor([encoded.numel()]))
         self._now(group, encoded)
-        broadcast_buffer(group, lease.arena.tensor(), manifest.total_bytes, self._bucket_bytes, device=self._device)
+        broadcast_buffer(group, lease.arena.tensor(), manifest.total_bytes, self._bucket_bytes)
         return manifest.weights
 
     def _receive(self) -> WeightsId:
@@ -181,11 +215,11 @@ class CollectiveEngine(CheckpointEngine):
         manifest = self._receive_manifest(group)
         reservation = self.cache.reserve(manifest.weights, manifest.total_bytes)
         if reservation is None:
-            broadcast_buffer(group, None, manifest.total_bytes, self._bucket_bytes, device=self._device)
+            broadcast_buffer(group, None, manifest.total_bytes, self._bucket_bytes)
             raise NoFreeSlot(f"{manifest.weights} came while every slot was being read: it was dropped; finish get_weights() before the next sync")
         try:
             verifier = Verifier(manifest, reservation.arena.array)
-            broadcast_buffer(group, reservation.arena.tensor(), manifest.total_bytes, self._bucket_bytes, device=self._device)
+            broadcast_buffer(group, reservation.arena.tensor(), manifest.total_bytes, self._bucket_bytes)
             verifier.finish()
         except BaseException as error:  # whatever ended it: the slot must not stay reserved
             self.cache.abandon(reservation, tainted=isinstance(error, GroupError))
@@ -203,9 +237,10 @@ class CollectiveEngine(CheckpointEngine):
         return manifest
 
     def _now(self, group: Group, tensor: torch.Tensor) -> torch.Tensor:
-        on_device = tensor.to(self._device) if self._device is not None else tensor
-        group.wait(group.broadcast(on_device))
-        return on_device.cpu()
+        with group.on_stream():
+            staged = tensor.to(group.staging) if group.staging is not None else tensor
+            group.wait(group.broadcast(staged))
+            return staged.cpu()
 
     def _in_group(self) -> Group:
         if self._group is None:

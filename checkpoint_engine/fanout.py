@@ -19,10 +19,12 @@ from typing import Literal
 import msgspec
 
 from checkpoint_engine import messages as m
+from checkpoint_engine.backends import choose, own_device
 from checkpoint_engine.broadcast import broadcast_buffer
 from checkpoint_engine.cache import HostCache
-from checkpoint_engine.collective import FORM_S, Group, GroupError
+from checkpoint_engine.collective import Group, GroupError, form_s
 from checkpoint_engine.membership import Members
+from checkpoint_engine.pinning import Pins, runtime_in_use
 from checkpoint_engine.rendezvous import MOST_NOTES, Board
 from checkpoint_engine.slot import Lease
 from checkpoint_engine.weights_id import WeightsId
@@ -44,6 +46,7 @@ class SyncReport(msgspec.Struct, frozen=True):
     form_s: float  # inviting and forming; 0.0 when the group stood already
     send_s: float
     error: str = ""  # "" or why the members pull instead
+    backend: str = "gloo"
 
 
 Report = Callable[[SyncReport], None]
@@ -53,7 +56,7 @@ class FanoutSettings(msgspec.Struct, frozen=True):
     bucket_bytes: int
     timeout_s: float  # of one operation of the group
     host: str  # this process's address for the members
-    backend: str = "gloo"
+    backend: str = "auto"  # see backends.py
 
 
 @dataclass
@@ -62,6 +65,7 @@ class _Epoch:
 
     number: int
     members: tuple[str, ...]  # invited; from forming on those that came, rank 1 first
+    backend: str
     began: float
     accepted: set[str] = field(default_factory=set)
     over: threading.Event = field(default_factory=threading.Event)  # ends the broadcast thread's waits
@@ -80,6 +84,7 @@ class Fanout:
     def __init__(self, settings: FanoutSettings, cache: HostCache, send: Send, wake: Callable[[], None], report: Report) -> None:
         self._settings, self._cache, self._send, self._wake, self._report = settings, cache, send, wake, report
         self.members = Members()
+        self._pins = Pins()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="broadcast")
         self._phase: Literal["idle", "inviting", "forming", "sending"] = "idle"
         self._epoch: _Epoch | None = None
@@ -92,7 +97,7 @@ class Fanout:
     def publish(self, weights: WeightsId) -> None:
         """A new version is served: who will not get it through a group soon is told to pull."""
         self._due = weights
-        soon = self.members.eligible(time.monotonic()) if self._epoch is None or self._phase == "idle" else self._epoch.members
+        soon = self._plan()[1] if self._epoch is None or self._phase == "idle" else self._epoch.members
         self._announce(set(self.members.names()) - set(soon))
         self.tick()
 
@@ -149,19 +154,24 @@ class Fanout:
         return self._epoch.began + INVITE_S if self._phase == "inviting" and self._epoch else None
 
     def close(self) -> None:
-        """Ends the group. Blocks for at most the time a group takes to form."""
+        """Ends the group. Blocks for at most the time a group takes to form (2 s, 10 s on devices)."""
         self._due = None
         if self._epoch:
             self._break(self._epoch, "the publisher closes")
         self._pool.shutdown(wait=True)
         self.tick()
+        self._pins.close()
 
     # -------------------------------------------------------------- steps
 
+    def _plan(self) -> tuple[str, tuple[str, ...]]:
+        """Which group could be made now: (backend, members)."""
+        setting = self._settings.backend
+        return choose(setting, own_device(setting), self.members.devices(self.members.eligible(time.monotonic())))
+
     def _start(self) -> None:
-        now = time.monotonic()
-        eligible = tuple(sorted(self.members.eligible(now)))
-        if self._epoch and self._epoch.members == eligible:
+        backend, eligible = self._plan()
+        if self._epoch and (self._epoch.backend, self._epoch.members) == (backend, eligible):
             self._send_version(self._epoch)
             return
         if self._epoch:
@@ -170,7 +180,7 @@ class Fanout:
             self._due = None  # nobody to send it to: who joins later pulls
             return
         self._epochs += 1
-        self._phase, self._epoch = "inviting", _Epoch(self._epochs, eligible, now)
+        self._phase, self._epoch = "inviting", _Epoch(self._epochs, eligible, backend, time.monotonic())
         self._tell(eligible, m.Invite(epoch=self._epochs))
 
     def _form(self, epoch: _Epoch) -> None:
@@ -185,7 +195,7 @@ class Fanout:
         settings, world = self._settings, len(epoch.members) + 1
         epoch.board = Board(self._wake)
         for rank, name in enumerate(epoch.members, start=1):
-            place = m.Place(settings.host, settings.backend, settings.timeout_s)
+            place = m.Place(settings.host, epoch.backend, settings.timeout_s)
             self._tell([name], m.Form(epoch=epoch.number, rank=rank, world=world, place=place))
         self._submit("forming", lambda: self._make_group(epoch, world))
 
@@ -203,8 +213,8 @@ class Fanout:
         from checkpoint_engine.board_store import BoardStore
 
         settings = self._settings
-        store = BoardStore(epoch.board.post, epoch.board.await_note, FORM_S)
-        epoch.group = Group(store, 0, world, settings.host, settings.timeout_s, settings.backend)
+        store = BoardStore(epoch.board.post, epoch.board.await_note, form_s(epoch.backend))
+        epoch.group = Group(store, 0, world, settings.host, settings.timeout_s, epoch.backend)
 
     def _send_version(self, epoch: _Epoch) -> None:
         self._due = None
@@ -215,8 +225,13 @@ class Fanout:
         lease.deadline += total / _SLOW_BYTES_S
         epoch.lease, epoch.sent_at = lease, time.monotonic()
         self._tell(epoch.members, m.Send(epoch=epoch.number, manifest=lease.manifest, bucket_bytes=settings.bucket_bytes))
-        buffer = lease.arena.tensor()
-        self._submit("sending", lambda: broadcast_buffer(group, buffer, total, settings.bucket_bytes, epoch.over.is_set))
+        self._pins.keep_only(self._cache.nonces())
+        self._submit("sending", lambda: self._broadcast(group, lease, epoch.over.is_set))
+
+    def _broadcast(self, group: Group, lease: Lease, over: Callable[[], bool]) -> None:
+        """In the broadcast thread."""
+        self._pins.hold(lease.arena, runtime_in_use() if group.staging is not None else None)
+        broadcast_buffer(group, lease.arena.tensor(), lease.manifest.total_bytes, self._settings.bucket_bytes, over)
 
     def _submit(self, phase: Literal["forming", "sending"], job: Callable[[], None]) -> None:
         self._phase = phase
@@ -250,7 +265,7 @@ class Fanout:
         elif not epoch.cause:
             return
         if weights is not None:
-            self._report(SyncReport(weights, epoch.number, epoch.members, total, epoch.form_s, send_s, epoch.cause))
+            self._report(SyncReport(weights, epoch.number, epoch.members, total, epoch.form_s, send_s, epoch.cause, epoch.backend))
         epoch.form_s = 0.0
 
     def _break(self, epoch: _Epoch, cause: str) -> None:

@@ -18,7 +18,7 @@ from checkpoint_engine import messages as m
 from checkpoint_engine.collective import GroupError, check_timeout
 from checkpoint_engine.rendezvous import MOST_NOTES, Board
 from checkpoint_engine.wakeup import Wakeup
-from checkpoint_engine.wire import decode_from_publisher, decode_to_publisher, encode, new_socket
+from checkpoint_engine.wire import close_watched, decode_from_publisher, decode_to_publisher, encode, new_socket, watched
 
 if TYPE_CHECKING:
     import torch.distributed as dist
@@ -47,6 +47,11 @@ class HostedBoard:
 
         return BoardStore(self._board.post, self._board.await_note, self._timeout_s)
 
+    def post(self, key: str, value: bytes, instead_of: str = "") -> None:
+        """A note for the members, in place of an older one that all have read."""
+        self._board.drop(instead_of)
+        self._board.post(key, value)
+
     def close(self) -> None:
         self._closing()
 
@@ -59,8 +64,10 @@ class JoinedBoard:
         self._timeout_s = check_timeout(timeout_s)
         self._socket = new_socket(zmq.DEALER)
         self._socket.ipv6 = ":" in host
+        self._monitor = watched(self._socket)
         self._socket.connect(_address(host, port))
-        self._closing = weakref.finalize(self, self._socket.close, linger=0)
+        self._closing = weakref.finalize(self, close_watched, self._socket, self._monitor)
+        self._closing.atexit = False
         self._lock = threading.Lock()  # a backend may look from threads of its own
         self._asked = 0
         try:
@@ -74,6 +81,13 @@ class JoinedBoard:
 
         return BoardStore(self._post, self._fetch, self._timeout_s)
 
+    def fetch(self, key: str, timeout_s: float) -> bytes:
+        """Park for a note of rank 0's. Raises GroupError."""
+        return self._fetch(key, timeout_s)
+
+    def close(self) -> None:
+        self._closing()
+
     def _post(self, key: str, value: bytes) -> None:
         with self._lock:
             self._socket.send(encode(m.Post(epoch=0, key=key, value=value)))
@@ -83,10 +97,14 @@ class JoinedBoard:
         with self._lock:
             self._asked += 1
             self._socket.send(encode(m.Look(seq=self._asked, epoch=0, key=key)))
-            while (left := end - time.monotonic()) > 0 and self._socket.poll(int(left * 1e3) + 1):
-                answer = decode_from_publisher(self._socket.recv())
-                if isinstance(answer, m.Found) and answer.seq == self._asked:
-                    return answer.value
+            while (left := end - time.monotonic()) > 0:
+                ready = zmq.zmq_poll([(self._socket, zmq.POLLIN), (self._monitor, zmq.POLLIN)], int(left * 1e3) + 1)
+                if (self._socket, zmq.POLLIN) in ready:
+                    answer = decode_from_publisher(self._socket.recv())
+                    if isinstance(answer, m.Found) and answer.seq == self._asked:
+                        return answer.value
+                elif ready:
+                    raise GroupError(f"the board of rank 0 closed while {key!r} was awaited: rank 0 ended, was killed, or gave the group up")
         raise GroupError(f"{key!r} did not come within {timeout_s} s: a member is missing")
 
 

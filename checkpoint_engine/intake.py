@@ -118,8 +118,9 @@ class Intake:
         try:
             reservation = self._cache.reserve(request.weights, request.nbytes)
         except OSError as error:
-            self._send(self._parked.identity, _no_memory(request.seq, request.nbytes, error))
-            self._parked = None
+            if self._parked.deadline <= now:  # until then some may come free
+                self._send(self._parked.identity, _no_memory(request.seq, request.nbytes, error))
+                self._parked = None
             return
         if reservation is not None:
             self._numbers += 1

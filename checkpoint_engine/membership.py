@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from checkpoint_engine.backends import CPU, Device
 from checkpoint_engine.weights_id import WeightsId
 
 SILENT_S = 3.0
@@ -22,6 +24,7 @@ class Member:
     seen: float
     suspect: bool = False  # did not answer an invitation; cleared by its next sign of life
     have: WeightsId | None = None
+    device: Device = CPU
 
 
 class Members:
@@ -34,9 +37,9 @@ class Members:
     def __len__(self) -> int:
         return len(self._members)
 
-    def heard(self, name: str, identity: bytes, collective: bool, have: WeightsId | None, now: float) -> None:
+    def heard(self, name: str, identity: bytes, collective: bool, have: WeightsId | None, now: float, device: Device = CPU) -> None:
         """A join or a sign of life."""
-        self._members[name] = Member(name, identity, collective, now, have=have)
+        self._members[name] = Member(name, identity, collective, now, have=have, device=device)
 
     def alive(self, name: str, now: float) -> None:
         if name in self._members:
@@ -64,3 +67,7 @@ class Members:
         """Members a group can be made of now."""
         fresh = (m for m in self._members.values() if m.collective and not m.suspect and now - m.seen < SILENT_S)
         return frozenset(member.name for member in fresh)
+
+    def devices(self, names: Iterable[str]) -> dict[str, Device]:
+        """What each of these members computes on."""
+        return {name: self._members[name].device for name in names}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
+from checkpoint_engine.backends import CPU, Device
 from checkpoint_engine.manifest import Manifest
 from checkpoint_engine.weights_id import WeightsId
 from shared_arena import Descriptor
@@ -22,11 +23,12 @@ class ToPublisher(msgspec.Struct, tag=True, forbid_unknown_fields=True, kw_only=
 
 
 class Join(ToPublisher):
-    """Here I am; repeated as a sign of life. `collective`: may be a rank of the broadcast group."""
+    """Here I am; repeated as a sign of life. `collective`: may be a rank of the broadcast group. `device`: what it computes on by now."""
 
     member: str
     collective: bool
     have: WeightsId | None = None
+    device: Device = CPU
 
 
 class Leave(ToPublisher):

@@ -17,6 +17,7 @@ import msgspec
 import zmq
 
 from checkpoint_engine import messages as m
+from checkpoint_engine.backends import check_setting, own_device
 from checkpoint_engine.broadcast import check_bucket
 from checkpoint_engine.cache import HostCache
 from checkpoint_engine.collective import check_timeout, import_torch
@@ -46,7 +47,8 @@ class Publisher:
     """Serves one model's weights from `endpoint`.
 
     `model`, `epoch`: what this trainer's history is called; others are refused. `bind`: "tcp://127.0.0.1:0"; another address than loopback needs
-    `secure`. `transport` "pull" forms no groups. `spare`: slots beside the served one. Callbacks run on the thread of `run`; what they raise ends it.
+    `secure`. `transport` "pull" forms no groups. `spare`: slots beside the served one. `backend`: of the groups, see backends.py; who cannot be in
+    one pulls. Callbacks run on the thread of `run`; what they raise ends it.
     """
 
     def __init__(
@@ -62,16 +64,17 @@ class Publisher:
         on_sync: Callable[[SyncReport], None] = lambda report: None,
         spare: int = 1,
         copy_timeout_s: float = 120.0,
-        backend: str = "gloo",
+        backend: str = "auto",
     ) -> None:
         if transport not in ("collective", "pull"):
             raise ValueError(f"transport = {transport!r} is unknown: nothing would be sent; use 'collective' or 'pull'")
         if spare < 1:
             raise ValueError(f"spare = {spare} must be at least 1: with one slot the served version would be overwritten; set spare >= 1")
-        settings = FanoutSettings(check_bucket(bucket_bytes), check_timeout(group_timeout_s), host_of(bind), backend)
+        settings = FanoutSettings(check_bucket(bucket_bytes), check_timeout(group_timeout_s), host_of(bind), check_setting(backend))
         self._model, self._collective = model, transport == "collective"
         if self._collective:
             import_torch()
+            own_device(backend)
         self._on_published = on_published
         self._router, self.endpoint = bind_router(bind, secure)
         self._wakeup = Wakeup()
@@ -199,7 +202,8 @@ class Publisher:
             problem = f"{request.member!r} would be member {MOST_MEMBERS + 1}: it may not follow; names that went silent are forgotten, try again"
             self._send(identity, m.Refused(seq=request.seq, code="bad_request", message=problem))
             return
-        members.heard(request.member, identity, request.collective and self._collective, request.have, time.monotonic())
+        collective = request.collective and self._collective
+        members.heard(request.member, identity, collective, request.have, time.monotonic(), request.device)
         self._send(identity, m.Available(seq=request.seq, weights=self._cache.latest()))
 
     def _await_published(self, identity: bytes, request: m.AwaitPublished) -> None:

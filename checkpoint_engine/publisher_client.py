@@ -5,7 +5,7 @@ The slot is the publisher's memory, opened by descriptor on the same host; where
 
 from __future__ import annotations
 
-import secrets
+import contextlib
 import time
 import weakref
 from collections.abc import Callable, Iterable
@@ -19,7 +19,7 @@ from checkpoint_engine.copy_out import copy_out
 from checkpoint_engine.manifest import Manifest
 from checkpoint_engine.pinning import Pins, runtime_in_use
 from checkpoint_engine.weights_id import WeightsId
-from checkpoint_engine.wire import Reply, Secure, connect_dealer, decode_from_publisher, encode
+from checkpoint_engine.wire import Reply, Secure, close_watched, connect_dealer, decode_from_publisher, encode, watched
 from shared_arena import Arena, ArenaUnreachable, Mappings
 
 if TYPE_CHECKING:
@@ -36,8 +36,16 @@ class PublisherGone(TimeoutError):
     """The publisher did not answer within the deadline."""
 
 
+FOR_NOW = ("no_memory", "unknown_ticket")
+"""Refusals that say nothing of the version: no memory now, or its slot was taken back (the copy took too long, a death notice was wrong)."""
+
+
 class PublishRefused(RuntimeError):
-    """The publisher does not take this version; the message says why."""
+    """The publisher does not take this version; the message says why. `for_now`: it may take it later."""
+
+    def __init__(self, message: str, for_now: bool = False) -> None:
+        super().__init__(message)
+        self.for_now = for_now
 
 
 class PublisherClient:
@@ -45,9 +53,8 @@ class PublisherClient:
 
     def __init__(self, endpoint: str, secure: Secure | None = None, member: str = "trainer", reply_s: float = 30.0) -> None:
         self._socket = connect_dealer(endpoint, secure)
-        # an address of its own: pyzmq's holds the number of a descriptor, which may be used again before zmq has let go of the address
-        self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED, addr=f"inproc://monitor-{secrets.token_hex(8)}")
-        self._closing = weakref.finalize(self, _close, self._socket, self._monitor)
+        self._monitor = watched(self._socket)
+        self._closing = weakref.finalize(self, close_watched, self._socket, self._monitor)
         self._closing.atexit = False
         self._heard = False  # the connection stood once
         self._member, self._reply_s = member, reply_s
@@ -59,6 +66,8 @@ class PublisherClient:
         self._spare = Arena(user="weights")  # bytes path only: where a version is laid out before it is sent
         self.deferred = 0  # versions that found no slot when they were published
         self.coalesced = 0  # of those, the ones that a newer one replaced before a slot was free
+        self.refused = 0  # attempts that the publisher refused for now; the version stayed pending
+        self.refusal = ""  # why, the last time
         self.copy_s = 0.0  # the last version's copy, of which the trainer's memory was read
         self.blocked_s = 0.0  # all the time that the last call of `publish` or `flush` took
         self.path = ""  # of the last copy: "shared" or "bytes"
@@ -73,8 +82,9 @@ class PublisherClient:
         """Copy a version out if there is a slot within `wait_s` seconds; else it stays `pending`, and `flush` copies it.
 
         `tensors` (or what it returns) yields (Hugging Face name, tensor) and is walked only once a slot is there, so a pending version must be
-        flushed before the next optimizer step changes the parameters; a newer `publish` replaces it (counted in `coalesced`). Returns `weights`,
-        without a digest: `wait_published` tells it. Raises PublishRefused, PublisherGone.
+        flushed before the next optimizer step changes the parameters; a newer `publish` replaces it (counted in `coalesced`). A version that is
+        refused for now stays pending too (counted in `refused`), unless it was walked and cannot be again: give a callable. Returns `weights`,
+        without a digest: `wait_published` tells it. Raises PublishRefused where it will never be taken, and PublisherGone.
         """
         if self._pending is not None:
             self.coalesced += 1
@@ -94,13 +104,23 @@ class PublisherClient:
 
     def _copy_pending(self, weights: WeightsId, tensors: Tensors, wait_s: float) -> bool:
         question = m.Reserve(seq=self._next(), member=self._member, weights=weights, nbytes=self._nbytes, wait_s=wait_s)
-        answer = self._ask(question, m.FromPublisher, wait_s)
-        if isinstance(answer, m.NoSlot):
+        again = True  # what is walked once cannot be walked another time, unless it is made anew
+        try:
+            answer = self._ask(question, m.FromPublisher, wait_s)
+            if isinstance(answer, m.NoSlot):
+                return False
+            if not isinstance(answer, m.Slot):
+                raise PublishRefused(f"a slot was asked for and {type(answer).__name__} came")
+            self._pending, again = None, callable(tensors)
+            self._fill(answer, weights, tensors() if callable(tensors) else tensors)
+        except PublishRefused as error:
+            if not (error.for_now and again):
+                self._pending = None
+                raise
+            self._pending = weights, tensors
+            self.refused += 1
+            self.refusal = str(error)
             return False
-        if not isinstance(answer, m.Slot):
-            raise PublishRefused(f"a slot was asked for and {type(answer).__name__} came")
-        self._pending = None  # whatever happens from here on, this walk of `tensors` was the one
-        self._fill(answer, weights, tensors() if callable(tensors) else tensors)
         return True
 
     def wait_published(self, weights: WeightsId, timeout_s: float) -> WeightsId:
@@ -109,11 +129,13 @@ class PublisherClient:
         Raises PublisherGone after `timeout_s` seconds.
         """
         end = time.monotonic() + timeout_s
-        self.flush(timeout_s)
+        while not self.flush(max(end - time.monotonic(), 0.0)) and time.monotonic() < end:
+            pass  # refused for now, after a walk: each attempt takes its time
         wait_s = max(end - time.monotonic(), 0.0)
         answer = self._ask(m.AwaitPublished(seq=self._next(), weights=weights, wait_s=wait_s), m.Published, wait_s)
         if answer.weights is None or answer.weights < weights:
-            raise PublisherGone(f"{weights} was not published within {timeout_s} s (newest: {answer.weights}, pending: {self.pending})")
+            refused = f"; last refused: {self.refusal}" if self.refusal and self.pending else ""
+            raise PublisherGone(f"{weights} was not published within {timeout_s} s (newest: {answer.weights}, pending: {self.pending}{refused})")
         return answer.weights
 
     def close(self) -> None:
@@ -132,14 +154,15 @@ class PublisherClient:
         self._mappings.keep_only(slot.slots)
         try:
             manifest = copy_out(arena, weights, tensors)
-        except BaseException:  # whatever the walk raised is the caller's: here only the slot must be given back
-            self._ask(m.Discard(seq=self._next(), ticket=slot.ticket), m.Ok)
+            self.copy_s = time.perf_counter() - began
+            if arena is self._spare:
+                self._send_bytes(slot.ticket, manifest)
+            self._nbytes = manifest.total_bytes
+            self._ask(m.Commit(seq=self._next(), ticket=slot.ticket, manifest=manifest), m.Ok)
+        except BaseException:  # whatever it was is the caller's: here only the slot must be given back
+            with contextlib.suppress(PublishRefused, PublisherGone):  # nobody holds it any more
+                self._ask(m.Discard(seq=self._next(), ticket=slot.ticket), m.Ok)
             raise
-        self.copy_s = time.perf_counter() - began
-        if arena is self._spare:
-            self._send_bytes(slot.ticket, manifest)
-        self._nbytes = manifest.total_bytes
-        self._ask(m.Commit(seq=self._next(), ticket=slot.ticket, manifest=manifest), m.Ok)
         self.pinned = self._pins.hold(arena, runtime_in_use())  # last: the version is on its way meanwhile
 
     def _send_bytes(self, ticket: int, manifest: Manifest) -> None:
@@ -174,15 +197,7 @@ class PublisherClient:
             if answer.seq != question.seq:
                 continue
             if isinstance(answer, m.Refused):
-                raise PublishRefused(f"{type(question).__name__} was refused ({answer.code}): {answer.message}")
+                raise PublishRefused(f"{type(question).__name__} was refused ({answer.code}): {answer.message}", answer.code in FOR_NOW)
             if isinstance(answer, expected):
                 return answer
         raise PublisherGone(f"the publisher did not answer {type(question).__name__} within {wait_s + self._reply_s} s: is its process alive?")
-
-
-def _close(socket: zmq.Socket[bytes], monitor: zmq.Socket[bytes]) -> None:
-    """In this order, also where a client is dropped without being closed: zmq's own thread waits for ever to hand an event to a monitor that has no
-    reader any more, and then nothing moves in this process."""
-    socket.disable_monitor()
-    monitor.close(linger=0)
-    socket.close()

@@ -84,7 +84,6 @@ def _mapped(descriptor: Descriptor | None) -> Arena | None:
 def _verify(line: Line, offer: m.Offer, manifest: Manifest, source: Arena) -> None:
     if source.nbytes < manifest.total_bytes:
         raise PullFailed(f"{manifest.weights} takes {manifest.total_bytes} bytes, the publisher's memory has {source.nbytes}")
-    source.close_descriptor()  # the mapping is all that is needed
     verifier = Verifier(manifest, source.array)
     renew_at = time.monotonic() + RENEW_S
     for meta in manifest.tensors:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import zmq
 
 from checkpoint_engine import messages as m
+from checkpoint_engine.backends import CPU, check_setting, own_device
 from checkpoint_engine.cache import HostCache
 from checkpoint_engine.collective import import_torch
 from checkpoint_engine.digest import DigestMismatch
@@ -60,7 +61,8 @@ class Receiver:
 
     `on_ready(weights)` after a version became loadable, `on_error(error)` for every failed transfer and for what ends the thread, `on_transfer`
     when one begins (True) and is over (False): all run on the receiver's thread. `collective` False: pull only. `spare`: slots beside the one that is
-    served, where bytes come into memory of this process; with 0 nothing is served while they come. Any thread may call the methods.
+    served, where bytes come into memory of this process; with 0 nothing is served while they come. `backend`: the publisher's setting; nccl or hccl
+    start the device of this process if it does not compute on it yet (ValueError where there is none). Any thread may call the methods.
     """
 
     def __init__(
@@ -73,12 +75,14 @@ class Receiver:
         on_transfer: Callable[[bool], None] = lambda receiving: None,
         spare: int = 1,
         collective: bool = True,
+        backend: str = "auto",
     ) -> None:
         self.member = member
         self.counters = Counters()
-        self._collective = collective
+        self._collective, self._backend = collective, check_setting(backend)
         if collective:
             import_torch()
+            own_device(backend)
         self._on_ready, self._on_error, self._on_transfer = on_ready, on_error, on_transfer
         self._cache = HostCache(spare)
         self._closing = threading.Event()
@@ -157,7 +161,7 @@ class Receiver:
             self.failure = error
             self._on_error(error)
         finally:
-            self._seat.leave()
+            self._seat.close()
             self._link.close()
 
     def _handle(self, record: m.AnyFromPublisher) -> None:
@@ -268,7 +272,8 @@ class Receiver:
         now = time.monotonic()
         if now >= self._sign_at:
             self._sign_at = now + SIGN_OF_LIFE_S
-            self._link.ask(m.Join(member=self.member, collective=self._collective, have=self.latest()))
+            device = own_device(self._backend) if self._collective else CPU  # an engine may have started it since
+            self._link.ask(m.Join(member=self.member, collective=self._collective, have=self.latest(), device=device))
             self._renew()
 
     def _patience_s(self) -> float:

@@ -38,6 +38,11 @@ class Board:
         with self._lock:
             return self._notes.get(key)
 
+    def drop(self, key: str) -> None:
+        """Nobody looks for it any more. Fine where there is none."""
+        with self._lock:
+            self._notes.pop(key, None)
+
     def await_note(self, key: str, timeout_s: float) -> bytes:
         """Park for a note. Raises Abandoned, or GroupError after `timeout_s` seconds."""
         end = time.monotonic() + timeout_s

@@ -13,6 +13,7 @@ from checkpoint_engine.collective import Group, GroupError, address_towards
 from checkpoint_engine.digest import DigestMismatch, Verifier
 from checkpoint_engine.link import Link
 from checkpoint_engine.manifest import Manifest, ManifestError, check_manifest
+from checkpoint_engine.pinning import Pins, runtime_in_use
 from checkpoint_engine.slot import Reservation
 from checkpoint_engine.weights_id import WeightsId
 
@@ -33,6 +34,7 @@ class Seat:
     def __init__(self, link: Link, member: str, cache: HostCache) -> None:
         self._link, self._member, self._cache = link, member, cache
         self._seat: _Taken | None = None
+        self._pins = Pins()
 
     @property
     def taken(self) -> bool:
@@ -97,6 +99,10 @@ class Seat:
             self._seat.group.close()
             self._seat = None
 
+    def close(self) -> None:
+        self.leave()
+        self._pins.close()
+
     def _into(self, seat: _Taken, record: m.Send, reservation: Reservation) -> None:
         verifier = _Late(record.manifest, reservation)
         try:
@@ -111,6 +117,9 @@ class Seat:
         self._cache.complete(reservation, record.manifest)
 
     def _through_group(self, seat: _Taken, record: m.Send, reservation: Reservation | None, arrived: Callable[[int], None]) -> None:
+        self._pins.keep_only(self._cache.nonces())
+        if reservation is not None and seat.group.staging is not None:
+            self._pins.hold(reservation.arena, runtime_in_use())
         buffer = None if reservation is None else reservation.arena.tensor()
         try:
             broadcast_buffer(seat.group, buffer, record.manifest.total_bytes, record.bucket_bytes, lambda: self._over(seat.epoch), arrived)

@@ -14,6 +14,8 @@ from shared_arena import Arena, claimed
 if TYPE_CHECKING:
     import torch
 
+    from checkpoint_engine.cache import HostCache
+
 
 def new_arena() -> Arena:
     return Arena(user="weights")
@@ -40,6 +42,15 @@ class Lease:
     arena: Arena
     holder: str
     deadline: float
+    cache: HostCache
+
+    def keep(self) -> Lease | None:
+        """Hold the version longer than this lease: until `release`, at most for as long as nothing newer is there and then for the seconds that the
+        cache gives. None: the cache does not have it any more."""
+        return self.cache.keep(self)
+
+    def release(self) -> None:
+        self.cache.release(self)
 
     @property
     def weights(self) -> WeightsId:

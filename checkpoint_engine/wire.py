@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import secrets
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -24,12 +25,14 @@ __all__ = [
     "Secure",
     "ToPublisher",
     "bind_router",
+    "close_watched",
     "connect_dealer",
     "decode_from_publisher",
     "decode_to_publisher",
     "encode",
     "host_of",
     "new_socket",
+    "watched",
 ]
 
 
@@ -103,6 +106,20 @@ def new_socket(kind: int) -> zmq.Socket[bytes]:
     socket.linger = 0
     socket.sndhwm = socket.rcvhwm = _HIGH_WATER
     return socket
+
+
+def watched(socket: zmq.Socket[bytes]) -> zmq.Socket[bytes]:
+    """Readable once a connection of `socket` ended (`recv_monitor_message`). Close both by `close_watched`."""
+    # an address of its own: pyzmq's holds the number of a descriptor, which may be used again before zmq has let go of the address
+    return socket.get_monitor_socket(zmq.EVENT_DISCONNECTED, addr=f"inproc://monitor-{secrets.token_hex(8)}")
+
+
+def close_watched(socket: zmq.Socket[bytes], monitor: zmq.Socket[bytes]) -> None:
+    """In this order, also where the owner is dropped without being closed: zmq's own thread waits for ever to hand an event to a monitor that has no
+    reader any more, and then nothing moves in this process."""
+    socket.disable_monitor()
+    monitor.close(linger=0)
+    socket.close(linger=0)
 
 
 def _is_loopback(host: str) -> bool:

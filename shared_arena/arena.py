@@ -29,6 +29,8 @@ class Arena:
     `note`: int64 [1] in the header, 0 at first: a word of the owner's to whoever attaches.
     """
 
+    _private = False
+
     def __init__(self, nbytes: int = 0, *, user: str = "memory") -> None:
         """`user`: a word for whoever looks at the processes of a host, e.g. "weights"."""
         self.nonce = new_nonce()
@@ -39,13 +41,15 @@ class Arena:
         self._map(writable=True)
 
     @classmethod
-    def attach(cls, descriptor: Descriptor, writable: bool = False) -> Self:
-        """Map another process's arena. Raises ArenaUnreachable where the descriptor does not lead to it."""
+    def attach(cls, descriptor: Descriptor, writable: bool = False, private: bool = False) -> Self:
+        """Map another process's arena. `private`: what is written here, only this process sees, and it takes memory of its own. Raises
+        ArenaUnreachable where the descriptor does not lead to it."""
         fd = open_arena(descriptor, writable)
         arena = cls.__new__(cls)
         arena.nonce = descriptor.nonce
+        arena._private = private
         arena._own(fd)
-        arena._map(writable)
+        arena._map(writable or private)
         return arena
 
     def _own(self, fd: int) -> None:
@@ -55,18 +59,20 @@ class Arena:
     def _map(self, writable: bool) -> None:
         size = os.fstat(self._fd).st_size
         access = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
+        kind = mmap.MAP_PRIVATE if self._private else mmap.MAP_SHARED
         self.nbytes = size - HEADER_BYTES
         self._writable = writable
-        self._memory: mmap.mmap | None = mmap.mmap(self._fd, size, mmap.MAP_SHARED, access)
+        self._memory: mmap.mmap | None = mmap.mmap(self._fd, size, kind, access)
         self.array = np.frombuffer(self._memory, dtype=np.uint8)[HEADER_BYTES:]
         self.note = np.frombuffer(self._memory, dtype=np.int64, count=1, offset=NOTE_AT)
 
     def grow(self, nbytes: int) -> None:
         """Make room for `nbytes`. Older views stay valid (the pages are the same); take new ones to see the added room."""
-        if nbytes <= self.nbytes:
-            return
-        os.ftruncate(self._fd, HEADER_BYTES + nbytes)
-        self._map(writable=True)
+        if nbytes > self.nbytes:
+            self.refresh()  # by another process it may be larger already, and it cannot be made smaller
+        if nbytes > self.nbytes:
+            os.ftruncate(self._fd, HEADER_BYTES + nbytes)
+            self._map(writable=True)
 
     def refresh(self) -> None:
         """See what another process added by `grow`."""

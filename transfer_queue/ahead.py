@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 LOW = 4  # the next region is asked for when so small a part of this one is left
 PATIENCE = 256  # small puts between two questions, where the shard said no
+WARM_BYTES = 16 << 10  # of the region, mapped together ahead of the puts: a call of the system for each put would cost as much as its copy
 
 
 class Room:
@@ -45,6 +46,7 @@ class Room:
         self._memory = memory.writable(granted.begin, REGION_BYTES)
         self._begins = begins_of(self._memory)
         self._end, self.used = PUTS_AT, 0  # bytes and blocks
+        self._warm = 0  # up to where pages are mapped
 
     @property
     def low(self) -> bool:
@@ -61,7 +63,10 @@ class Room:
         end, first = begin + extent.nbytes, self.used
         if end > REGION_BYTES or first + groups > BLOCKS:
             return None
-        extent.fill(self._mapping.room(self._begin + begin, extent.nbytes))
+        if end > self._warm:
+            self._warm = min(max(end, self._warm + WARM_BYTES), REGION_BYTES)
+            self._mapping.room(self._begin + self._end, self._warm - self._end)
+        extent.fill(self._memory[begin:end])
         write_head(self._memory, begin, first, np.array(extent.cuts, dtype=np.uint32))
         self._end, self.used = aligned(end), first + groups  # first: where an interrupt (Ctrl-C) falls in here, the next put overwrites nothing
         self._begins[first : first + groups] = begin

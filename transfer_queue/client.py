@@ -23,6 +23,16 @@ from transfer_queue.transfer import Transfer
 __all__ = ["Pending", "QueueClient"]
 
 
+LEFT = "left"  # what the bytes are called that an attempt hands back: a column of no topic
+_LEFT_SPEC = m.TopicSpec(
+    name=LEFT,
+    model="",
+    columns=(m.Column(name=LEFT, dtype="uint8", kind="blob", producer="", shared=True, optional=True),),
+    consumers=(),
+    window=m.Window(batch=1, staleness=None),
+)
+
+
 class QueueClient(Transfer):
     """`connect` joins a run (see Connection); `write`, `read`, `discard` move bytes (see Transfer)."""
 
@@ -83,6 +93,29 @@ class QueueClient(Transfer):
 
     def progress(self, topic: str, items: list[m.ProgressItem]) -> Pending[m.OkProgress]:
         return self.submit(m.Progress(topic=topic, member="", incarnation=0, items=items))
+
+    def hand_back(self, topic: str, groups: Sequence[m.HandedBack], left: Sequence[bytes]) -> m.OkHandedBack:
+        """End attempts and keep what they have made of unfinished rows: `left[i]` are bytes of groups[i], b"" without any."""
+        some = [at for at, data in enumerate(left) if data]
+
+        def write() -> dict[str, np.ndarray]:
+            return self.write_places([groups[at].gid for at in some], {LEFT: [left[at] for at in some]})
+
+        def build(places: dict[str, np.ndarray]) -> m.HandBack:
+            found = {at: m.Slice(*place) for at, place in zip(some, places[LEFT].tolist(), strict=True)}
+            named = [msgspec.structs.replace(group, left=found.get(at)) for at, group in enumerate(groups)]
+            return m.HandBack(topic=topic, member="", incarnation=0, groups=named)
+
+        _, reply = self.told(write, build, self.timeout_s)
+        handed: m.OkHandedBack = reply
+        return handed
+
+    def read_left(self, leases: Sequence[m.GroupLease]) -> list[bytes]:
+        """What earlier attempts at these groups handed back; b"" where none did. Raises as `read`."""
+        places = m.places(m.packed_places(lease.left for lease in leases))
+        gids = np.array([lease.gid for lease in leases], dtype=np.int64)
+        found: Any = self._read(gids, {LEFT: places}, _LEFT_SPEC, writable=False)[LEFT]
+        return [bytes(data) for data in found]
 
     def put_rows(
         self, topic: str, rows: Sequence[m.RowPut], close: dict[int, int] | None = None, columns: Mapping[str, Any] | None = None

@@ -31,6 +31,11 @@ class Layout:
         changes = np.flatnonzero(np.diff(values[order])) + 1
         return Layout(np.concatenate([[0], changes, [len(values)]]), order)
 
+    @staticmethod
+    def even(groups: int, rows: int) -> Layout:
+        """Groups of so many rows each, one after the other."""
+        return Layout(np.arange(0, groups * rows + 1, rows), None)
+
     @property
     def groups(self) -> int:
         return len(self.bounds) - 1
@@ -55,6 +60,11 @@ class Extent:
 
     def places(self, shard: int, first: int) -> dict[str, np.ndarray]:
         """By column, (shard, block, start, stop) a row, [R, 4] int64 in the caller's order; `first` is the block of group 0."""
+        if len(self.layout.bounds) == 2 and self.layout.order is None and self.layout.bounds[1] == 1:  # one row needs no arithmetic on arrays
+            return {
+                name: np.array([[shard, first, base, base + marks[1]]], dtype=np.int64)
+                for name, base, marks in zip(self.columns, self.bases, self.cuts, strict=True)
+            }
         block = first + np.repeat(np.arange(self.layout.groups), np.diff(self.layout.bounds))
         back = slice(None) if self.layout.order is None else np.argsort(self.layout.order)
         found = {}

@@ -55,11 +55,10 @@ def put_groups(
 def _write(
     client: Transfer, spec: m.TopicSpec, own: Mapping[str, Any], common: Mapping[str, Any], groups: int, rows_per_group: int
 ) -> dict[str, np.ndarray]:
-    numbers = np.arange(groups)  # as good as gids for laying rows out, which is before there are any
-    places = client.write_places(np.repeat(numbers, rows_per_group), own, spec)
+    places = client.write_even(groups, rows_per_group, own, spec)
     if common:
         try:
-            places |= client.write_places(numbers, common, spec)
+            places |= client.write_even(groups, 1, common, spec)
         except BaseException:  # whatever it is: nobody will name what was written first
             client.discard_places(places.values())
             raise

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
-
-import numpy as np
 
 from transfer_queue import messages as m
 from transfer_queue.codec import Packed, pack, storage
@@ -26,8 +24,8 @@ def column_of(spec: m.TopicSpec, name: str) -> m.Column:
     raise ValueError(f"column {name!r} is not in topic {spec.name!r}, which has {[column.name for column in spec.columns]}: declare it there")
 
 
-def pack_columns(gids: Sequence[int] | np.ndarray, columns: Mapping[str, Any], spec: m.TopicSpec | None) -> dict[str, Packed]:
-    """Columns as `pack` takes them, rows aligned with `gids`, packed and checked; without `spec` only the number of rows is.
+def pack_columns(rows: int, columns: Mapping[str, Any], spec: m.TopicSpec | None) -> dict[str, Packed]:
+    """Columns as `pack` takes them, so many rows, packed and checked; without `spec` only the number of rows is.
 
     Raises ValueError or TypeError naming the column, what it is and what it has to be.
     """
@@ -37,8 +35,8 @@ def pack_columns(gids: Sequence[int] | np.ndarray, columns: Mapping[str, Any], s
         packed[name] = pack(name, column, declared)
         if declared is not None and spec is not None:
             _check(declared, packed[name], spec.name)
-        if len(packed[name]) != len(gids):
-            raise ValueError(f"column {name!r} has {len(packed[name])} rows for {len(gids)} gids: rows and gids go together")
+        if len(packed[name]) != rows:
+            raise ValueError(f"column {name!r} has {len(packed[name])} rows for {rows} gids: rows and gids go together")
     return packed
 
 

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from transfer_queue import messages as m
-from transfer_queue.codec import Column
+from transfer_queue.codec import Column, Packed
 from transfer_queue.connection import Connection
 from transfer_queue.errors import Gone, QueueError, QueueGone, QueueTimeout
 from transfer_queue.fetching import fetch
+from transfer_queue.few import read_few
 from transfer_queue.gather import Gather
 from transfer_queue.layout import Extent, Layout
 from transfer_queue.memory.buffers import KEEP_BYTES, Buffers
@@ -67,10 +68,17 @@ class Transfer(Connection):
 
     def write_places(self, gids: Sequence[int] | np.ndarray, columns: Mapping[str, Any], spec: m.TopicSpec | None = None) -> dict[str, np.ndarray]:
         """`write`, whose slices come as places: [R, 4] int64 a column."""
-        packed = pack_columns(gids, columns, spec)
-        if not packed or not len(gids):
-            return {name: np.zeros((0, 4), dtype=np.int64) for name in packed}
-        extent = Extent(Layout.of(gids), packed)
+        packed = pack_columns(len(gids), columns, spec)
+        return self._write(Layout.of(gids), packed) if len(gids) else {name: np.zeros((0, 4), dtype=np.int64) for name in packed}
+
+    def write_even(self, groups: int, rows: int, columns: Mapping[str, Any], spec: m.TopicSpec) -> dict[str, np.ndarray]:
+        """`write_places` of groups of so many rows each, one after the other, that have no numbers yet. None of the counts is 0."""
+        return self._write(Layout.even(groups, rows), pack_columns(groups * rows, columns, spec))
+
+    def _write(self, layout: Layout, packed: dict[str, Packed]) -> dict[str, np.ndarray]:
+        if not packed:
+            return {}
+        extent = Extent(layout, packed)
         index, first = self._store_where_room_is(extent)
         return extent.places(index, first)
 
@@ -250,6 +258,8 @@ class Transfer(Connection):
             gone = full = None  # each keeps this frame, which would keep it: peers and arrays stayed until a full garbage collection
 
     def _read(self, gids: np.ndarray, columns: dict[str, np.ndarray], spec: m.TopicSpec, writable: bool) -> dict[str, Column]:
+        if (few := read_few(columns, spec, self._peers)) is not None:
+            return few
         while True:
             gathers = [Gather(name, gids, table, spec) for name, table in columns.items()]
             try:

@@ -27,11 +27,13 @@ RULES: tuple[Rule, ...] = (
     samplers.built_in,
     roles.roles,
     roles.devices,
+    roles.backend,
     roles.wires,
     shape.byte_budget,
     shape.byte_capacity,
     observe.observe,
     engine.options,
+    engine.tensor_parallel,
 )
 
 RUNNABLE: tuple[Rule, ...] = (

@@ -26,7 +26,7 @@ class RolloutSettings(Settings, frozen=True):
     temperature: float = 1.0  # Sampling temperature, above 0; log-probabilities belong to the distribution after it.
     stop_token_ids: tuple[int, ...] = ()  # Token ids that end a response; the stop token is part of it. Empty: those of the model's configuration.
     samples_per_prompt: int = 8  # Sequences generated for each prompt: the rows of a group.
-    pause_mode: Literal["keep", "wait", "abort"] = "keep"  # What unfinished sequences do at new weights: go on, finish first, or start again.
+    pause_mode: Literal["keep", "wait", "abort"] = "keep"  # What unfinished sequences do at new weights: go on, end first, or go back to the queue.
     pull_groups: int = 8  # Most groups that a replica asks for at once; never more than it can start now.
     progress_s: float = 0.2  # How often a replica reports the progress that renews its leases.
     options: dict[str, Any] = msgspec.field(default_factory=dict)  # The engine's own settings.

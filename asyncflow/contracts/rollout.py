@@ -33,7 +33,8 @@ class Request(msgspec.Struct, frozen=True):
     sampling: Sampling
     seed: int  # 64 bit, hash(run, prompt, sample): the random number of a token is hash(seed, absolute position)
     budget_left: int  # most tokens still to generate, >= 1
-    min_version: int = 0  # no token may be made by older weights
+    min_version: int = 0  # with `min_epoch`: no token may be made by weights older than (min_epoch, min_version)
+    min_epoch: int = 0  # a version that was rolled back comes again in a later epoch
 
 
 class Chunk(msgspec.Struct, frozen=True):
@@ -44,6 +45,7 @@ class Chunk(msgspec.Struct, frozen=True):
     logprobs: list[float]  # of the sampled distribution, one a token
     version: int
     finish: Finish | None = None  # set on the last chunk of a request, exactly once
+    epoch: int = 0  # of these weights: with the version it says which are newer
 
 
 class WeightsNotLoaded(RuntimeError):
@@ -82,8 +84,8 @@ class RolloutEngine(Protocol):
         """Allocate. Weights come with the first `load_weights`."""
 
     def generate(self, requests: Sequence[Request]) -> None:
-        """Queue requests. Raises ValueError for a duplicate id, an empty prompt, a budget < 1, one that exceeds the engine's widths, or a
-        `min_version` above the loaded version."""
+        """Queue requests. Raises ValueError for a duplicate id, an empty prompt, a budget < 1, one that exceeds the engine's widths, or
+        (`min_epoch`, `min_version`) above the loaded one."""
 
     def chunks(self, wait_s: float = 0.0) -> list[Chunk]:
         """Advance (embedded: one decode step over all slots) and return what came. [] when idle. Every request ends in exactly one finish."""
@@ -100,7 +102,8 @@ class RolloutEngine(Protocol):
 
     def load_weights(self, weights: WeightsId, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Copy in a complete set under Hugging Face names. Raises (the old weights keep serving) ValueError on a missing, unknown or wrongly shaped
-        tensor, WeightsNotLoaded where the set was good.
+        tensor, WeightsNotLoaded where the set was good. A worker hands over its host cache's lease (`checkpoint_engine.slot.Lease`): an engine that
+        computes in other processes may keep it and map its memory there, instead of copying.
 
         Tokens that were made before come at the latest with the first `chunks` after it: what then has none starts from these weights."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import msgspec
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from asyncflow.config import RunConfig
     from asyncflow.data.split import Split
+    from asyncflow.rewards.verdict import Verdict
 
 
 class Example(msgspec.Struct, frozen=True):
@@ -54,6 +55,27 @@ class Task(Protocol):
     def score(self, item: bytes, response_ids: Sequence[int]) -> float:
         """The task's own score in [0, 1] of a response as it was sampled (its end included, if it has one). Raises ValueError for a broken item."""
         ...
+
+
+@runtime_checkable
+class Judge(Protocol):
+    """A task that also says why a score is what it is."""
+
+    def verdict(self, item: bytes, response_ids: Sequence[int]) -> Verdict:
+        """Of a response as `Task.score` gets it; the score is 1 for RIGHT and 0 for every other."""
+        ...
+
+    def close(self) -> None:
+        """Free what judging holds."""
+        ...
+
+
+@runtime_checkable
+class Counted(Protocol):
+    """A task of finite data that also says how many of its rows are asked and why the others are not."""
+
+    @property
+    def counts(self) -> dict[str, int]: ...
 
 
 def load_task(config: RunConfig) -> Task:

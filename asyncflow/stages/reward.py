@@ -1,4 +1,4 @@
-"""The stage `reward`: the task's own score of every response, each within a deadline. No torch."""
+"""The stage `reward`: the task's own score of every response, each within a deadline; where it is asked for, the verdict behind it. No torch."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import numpy as np
 
 from asyncflow.contracts.batch import StageBatch
 from asyncflow.contracts.stage import GroupsFailed, StageContext
-from asyncflow.data.task import load_task
+from asyncflow.data.task import Judge, load_task
 from asyncflow.rewards.deadline import DeadlineScorer, Score
+from asyncflow.rewards.verdict import VERDICT, Verdict
 from asyncflow.stages.weightless import Weightless
 
 
@@ -22,6 +23,10 @@ class RewardStage(Weightless):
 
     def __call__(self, batch: StageBatch) -> Mapping[str, np.ndarray]:
         """Raises GroupsFailed for rows that took too long, and whatever the task's scorer raises."""
+        return {"rewards": self.scored(batch).astype(np.float32)}
+
+    def scored(self, batch: StageBatch) -> np.ndarray:
+        """[R] float64: what `score` said of each row."""
         items, responses = batch.columns["item"], batch.jagged("response_ids")
         if not isinstance(items, list):
             raise TypeError(f"column 'item' is {type(items).__name__} where bytes a row are needed; nothing is scored; declare it as a blob")
@@ -31,11 +36,34 @@ class RewardStage(Weightless):
             named = ", ".join(f"group {batch.gids[row]} row {batch.rows[row]}" for row in late)
             detail = f"scoring {named} took longer than limits.reward_s = {self._deadline_s:g} s"
             raise GroupsFailed(sorted({int(batch.gids[row]) for row in late}), "reward_timeout", detail)
-        return {"rewards": np.array(scores, dtype=np.float32)}
+        return np.array(scores, dtype=np.float64)
 
     def close(self) -> None:
         self._scorer.close()
 
 
+class VerdictStage(RewardStage):
+    """item, response_ids → rewards [R] float32 and verdict [R] uint8 (`asyncflow.rewards.verdict`), for tasks that judge."""
+
+    def __init__(self, judge: Judge, deadline_s: float) -> None:
+        super().__init__(judge.verdict, deadline_s)
+        self._judge = judge
+
+    def __call__(self, batch: StageBatch) -> Mapping[str, np.ndarray]:
+        verdicts = self.scored(batch)
+        return {"rewards": (verdicts == Verdict.RIGHT).astype(np.float32), VERDICT: verdicts.astype(np.uint8)}
+
+    def close(self) -> None:
+        super().close()
+        self._judge.close()
+
+
 def make_reward(context: StageContext) -> RewardStage:
-    return RewardStage(load_task(context.config).score, context.config.limits.reward_s)
+    """With verdicts where the stage is to write the column of that name."""
+    task, deadline_s = load_task(context.config), context.config.limits.reward_s
+    if all(column.name != VERDICT for column in context.stage.outputs):
+        return RewardStage(task.score, deadline_s)
+    if not isinstance(task, Judge):
+        rule = f"{context.config.task.path} gives no verdicts, it has no method `verdict`"
+        raise ValueError(f"stages.{context.stage.name}.outputs.{VERDICT}: {rule}; nothing would write the column. Fix: remove it from the outputs")
+    return VerdictStage(task, deadline_s)

@@ -53,6 +53,7 @@ class WeightsFollower:
             on_transfer=self._on_transfer,
             spare=settings.cache_slots,
             collective=settings.transport == "collective",
+            backend=settings.backend,
         )
 
     def _on_transfer(self, receiving: bool) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
 from asyncflow.contracts.rollout import Chunk, Finish, Request, Sampling
 from asyncflow.engines.seeds import sample_seed
-from transfer_queue.messages import GroupLease, ProgressItem
+from asyncflow.workers import unfinished
+from asyncflow.workers.unfinished import Tokens
+from transfer_queue.messages import GroupLease, HandedBack, ProgressItem
 
 
 class Trajectory(msgspec.Struct):
@@ -20,12 +22,15 @@ class Trajectory(msgspec.Struct):
     token_ids: list[int] = []
     logprobs: list[float] = []
     versions: list[int] = []  # one a token
+    epoch: int = 0  # of the weights that made the last one
     finish: Finish | None = None
 
     def absorb(self, chunk: Chunk) -> None:
         self.token_ids += chunk.token_ids
         self.logprobs += chunk.logprobs
         self.versions += [chunk.version] * len(chunk.token_ids)
+        if chunk.token_ids:
+            self.epoch = chunk.epoch
         self.finish = chunk.finish
 
 
@@ -34,8 +39,15 @@ class OpenGroup(msgspec.Struct):
     fence: int
     total: int  # rows of the whole group, those of earlier attempts included
     pending: dict[int, Trajectory]  # by row
-    tokens: int = 0
-    oldest_version: int | None = None  # of this attempt's tokens
+    tokens: int = 0  # made by this attempt
+    oldest_version: int | None = None  # of its rows' tokens, those included that another attempt handed back
+
+
+class Left(msgspec.Struct, frozen=True):
+    """A group that is given back, with what it has of unfinished rows."""
+
+    item: HandedBack
+    data: bytes  # `unfinished.encode`; b"": nothing to go on from
 
 
 class GroupBook:
@@ -57,17 +69,23 @@ class GroupBook:
     def __contains__(self, gid: int) -> bool:
         return gid in self._groups
 
-    def admit(self, lease: GroupLease, prompt: list[int]) -> list[Request]:
-        """Requests for the rows that are missing. The id carries the fence: a later attempt of the same group is another request.
+    def admit(self, lease: GroupLease, prompt: list[int], left: Mapping[int, Tokens] | None = None, epoch: int = 0) -> list[Request]:
+        """Requests for the rows that are missing; those that another attempt began (`left`, by row) go on from its tokens. The id carries the fence:
+        a later attempt of the same group is another request. `epoch`: of what is loaded, which the lease's version is one of.
 
         The caller has called `forget` for an older attempt of this gid, if the book still had one.
         """
-        pending = {row: Trajectory(lease.gid, row, prompt) for row in lease.rows}
-        self._groups[lease.gid] = OpenGroup(lease.gid, lease.fence, self._rows_per_group, pending)
-        return [self._request(trajectory, lease.fence, lease.min_version) for trajectory in pending.values()]
+        begun = left or {}
+        pending = {row: Trajectory(lease.gid, row, prompt, *begun.get(row, ([], [], [], 0))) for row in lease.rows}
+        oldest = min((trajectory.versions[0] for trajectory in pending.values() if trajectory.versions), default=None)
+        self._groups[lease.gid] = OpenGroup(lease.gid, lease.fence, self._rows_per_group, pending, oldest_version=oldest)
+        return [self._request(trajectory, lease.fence, lease.min_version, epoch) for trajectory in pending.values()]
 
-    def _request(self, trajectory: Trajectory, fence: int, min_version: int) -> Request:
-        """What is left to generate: prompt and tokens so far go in, the budget is what they left of it."""
+    def _request(self, trajectory: Trajectory, fence: int, min_version: int = 0, epoch: int = 0) -> Request:
+        """What is left to generate: prompt and tokens so far go in, the budget is what they left of it. Weights: as new as those of its last token or
+        newer; without a token as (`epoch`, `min_version`)."""
+        if trajectory.versions:
+            min_version, epoch = trajectory.versions[-1], trajectory.epoch
         request_id = f"{trajectory.gid}/{trajectory.row}/{fence}/{len(trajectory.token_ids)}"
         self._requests[request_id] = (trajectory.gid, trajectory.row)
         return Request(
@@ -77,16 +95,17 @@ class GroupBook:
             sample_seed(self._run_seed, trajectory.gid, trajectory.row),
             self._budget - len(trajectory.token_ids),
             min_version,
+            epoch,
         )
 
     def resume(self, chunk: Chunk) -> Request | None:
-        """For one that ends a request of ours as aborted (pause mode "abort"): the rest of it, under weights as new as its last token or newer"""
+        """For one that ends a request of ours as aborted: the rest of it."""
         if chunk.finish != "aborted" or chunk.id not in self._requests:
             return None
         gid, row = self._requests.pop(chunk.id)
         trajectory = self._groups[gid].pending[row]
         trajectory.finish = None
-        return self._request(trajectory, self._groups[gid].fence, max(trajectory.versions, default=0))
+        return self._request(trajectory, self._groups[gid].fence)
 
     def absorb(self, chunk: Chunk) -> Trajectory | None:
         """Take a chunk in. Returns the trajectory when it is finished, None while it runs or when its group is gone."""
@@ -129,9 +148,24 @@ class GroupBook:
             del self._requests[request_id]
         return ids
 
+    def hand_back(self) -> tuple[list[Left], list[str]]:
+        """Everything: the groups, with what each has of unfinished rows, and the ids of their requests."""
+        left = [_left(group) for group in self._groups.values()]
+        ids = list(self._requests)
+        self._groups.clear()
+        self._requests.clear()
+        return left, ids
+
     def progress(self, loaded: int) -> list[ProgressItem]:
         """`loaded`: the version that makes the next token, and so the first of a group that has none."""
         return [
             ProgressItem(group.gid, group.fence, group.tokens, loaded if group.oldest_version is None else group.oldest_version)
             for group in self._groups.values()
         ]
+
+
+def _left(group: OpenGroup) -> Left:
+    rows = [(row, (had.token_ids, had.logprobs, had.versions, had.epoch)) for row, had in group.pending.items()]
+    versions = [version for had in group.pending.values() for version in had.versions]
+    item = HandedBack(group.gid, group.fence, group.tokens, min(versions, default=0), max(versions, default=0), left=None)
+    return Left(item, unfinished.encode(rows))

@@ -88,6 +88,7 @@ def build_publisher(context: WorkerContext) -> Worker:
         bucket_bytes=settings.bucket_bytes,
         transport=settings.transport,
         group_timeout_s=settings.group_timeout_s,
+        backend=settings.backend,
         on_published=side.published,
         on_sync=side.synced,
         spare=settings.cache_slots,

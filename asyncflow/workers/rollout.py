@@ -89,15 +89,30 @@ class RolloutWorker:
         marked = self._context.control.duty is not None and self._follower.loaded is not None
         if marked or not self._follower.pending:
             return  # a marked replica keeps what it has until it has evaluated
+        mode = self._context.config.rollout.pause_mode
+        if mode == "abort":
+            self._give_back_pull()  # else it would be the first to get what is handed back
         with self._context.clock.during("paused", "load"), self._context.costs.call("load"):
-            self._engine.pause(self._context.config.rollout.pause_mode)
+            self._engine.pause(mode)
             try:
+                if mode == "abort":
+                    self._hand_back()
                 self._follower.load_newest(self._engine.load_weights)
             except WeightsNotLoaded as error:
                 print(f"{self._context.member}: {error}; it is tried again", file=sys.stderr)  # how often is the engine's to limit
             finally:
                 self._engine.resume()  # also after a failed load: the old version goes on serving
         self._progress_at = 0.0  # groups without a token start from these weights now: the queue is told, or it would count them too old
+
+    def _hand_back(self) -> None:
+        """What a pause has aborted goes back to the queue with all that it has, so that others can go on with it while this replica loads."""
+        self._take_in(self._engine.chunks())
+        self._writer.drain()  # rows of these groups that come after their hand-back would be refused
+        self._forget_cancelled()
+        groups, running = self._book.hand_back()
+        self._engine.abort(running)
+        if groups:
+            self._context.client.hand_back(self._topic, [group.item for group in groups], [group.data for group in groups])
 
     @property
     def _loaded(self) -> WeightsId:
@@ -145,19 +160,23 @@ class RolloutWorker:
             return
         self._forget([(lease.gid, fence) for lease in reply.groups if (fence := self._book.fence(lease.gid)) is not None])
         requests = []
-        for lease, prompt in self._prompts.read(reply.groups):
-            requests += self._book.admit(lease, prompt)
+        for prompted in self._prompts.read(reply.groups):
+            requests += self._book.admit(prompted.lease, prompted.prompt, prompted.left, self._loaded.epoch)
         self._engine.generate(requests)
 
     # -------------------------------------------------------------- rows
 
     def _absorb(self, chunks: list[Chunk]) -> None:
+        """Requests that the engine has aborted by itself go on here."""
+        self._take_in(chunks)
+        if rest := [request for chunk in chunks if (request := self._book.resume(chunk)) is not None]:
+            self._engine.generate(rest)
+
+    def _take_in(self, chunks: list[Chunk]) -> None:
         finished = []
         for chunk in chunks:
             self._tokens += len(chunk.token_ids)
             trajectory = self._book.absorb(chunk)
-            if (rest := self._book.resume(chunk)) is not None:
-                self._engine.generate([rest])
             if trajectory is not None:
                 fence = self._book.fence(trajectory.gid)
                 assert fence is not None, "the group of a row that just finished is open"

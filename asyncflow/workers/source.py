@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from asyncflow.data.task import Counted
 from asyncflow.workers.context import REPLY_S, WorkerContext
 from transfer_queue.columns import Jagged
 from transfer_queue.messages import OkDemand
@@ -26,6 +27,8 @@ class SourceWorker:
         self._topic = context.topic.name
 
     def run(self) -> None:
+        if isinstance(self._source, Counted):  # what is never asked is part of the run's record
+            self._context.client.report("data", {**self._source.counts}).result(REPLY_S)
         self._context.client.close_prompts(self._topic, self._total).result(REPLY_S)
         while not self._context.control.stopping:
             demand = self._await_demand()

@@ -7,6 +7,7 @@ import numpy as np
 from asyncflow.algorithms.metrics import averages
 from asyncflow.contracts.batch import StageBatch
 from asyncflow.observe.tally import Tally
+from asyncflow.rewards.verdict import VERDICT, counted
 
 
 class StepMetrics:
@@ -18,6 +19,7 @@ class StepMetrics:
         self._staleness = Tally()
         self._rewards: list[np.ndarray] = []
         self._lengths: list[np.ndarray] = []
+        self._verdicts: list[np.ndarray] = []  # stays empty where the trainer reads none
         self._mixed_rows = 0
         self._sums: dict[str, float] = {}
 
@@ -26,6 +28,8 @@ class StepMetrics:
         self._staleness.add(self._step - versions.values.astype(np.int64))
         self._rewards.append(np.asarray(batch.scalar("rewards"), dtype=np.float64))
         self._lengths.append(versions.lengths)
+        if VERDICT in batch.columns:
+            self._verdicts.append(batch.scalar(VERDICT))
         self._mixed_rows += int((batch.oldest_versions != batch.newest_versions).sum())
         for name, value in sums.items():
             self._sums[name] = self._sums.get(name, 0.0) + value
@@ -51,4 +55,6 @@ class StepMetrics:
             "staleness_min": self._staleness.min(),
             "mixed_version_rows": float(self._mixed_rows),
         }
+        if self._verdicts:
+            numbers |= counted(np.concatenate(self._verdicts))
         return numbers | averages(self._sums, denominator, self._counts)

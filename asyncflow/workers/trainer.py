@@ -112,10 +112,14 @@ class TrainerWorker:
             self._publisher.publish(WeightsId(POLICY, EPOCH, self._version), self._engine.get_per_tensor_param)
 
     def _copy_out(self) -> dict[str, float]:
-        """How the version before this one got into the publisher's slot; and of all so far, how many found no slot at once, and how many never did
-        because a newer one came first."""
+        """How the version before this one got into the publisher's slot; and of all so far, how many found no slot at once, how many never did
+        because a newer one came first, and how often the publisher refused one for now."""
         assert self._publisher is not None
-        late = {"copies_deferred": float(self._publisher.deferred), "copies_coalesced": float(self._publisher.coalesced)}
+        late = {
+            "copies_deferred": float(self._publisher.deferred),
+            "copies_coalesced": float(self._publisher.coalesced),
+            "copies_refused": float(self._publisher.refused),
+        }
         return {"copy_seconds": self._publisher.copy_s, "copy_shared": float(self._publisher.path == "shared")} | late
 
     def _flush(self) -> bool:

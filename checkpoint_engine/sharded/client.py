@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-
-import torch
+from collections.abc import Callable
 
 from checkpoint_engine.publisher_client import PublisherClient
-from checkpoint_engine.sharded.exchange import FAILED, LATER
 from checkpoint_engine.sharded.walk import ShardedWalk
+from checkpoint_engine.walking import WalkAbandoned, Walked
 from checkpoint_engine.weights_id import WeightsId
 
 
@@ -19,48 +17,51 @@ class ShardedClient:
         if walk.is_root != (client is not None):
             raise ValueError(f"is_root = {walk.is_root}, client given = {client is not None}: nobody could publish; give the root alone a client")
         self._walk, self._client = walk, client
-        self._walking: Generator[tuple[str, torch.Tensor]] | None = None
+        self._tensors: Callable[[], Walked] = _alone  # of the hand-over that goes on
         self.pending: WeightsId | None = None  # still to be copied out; the same on every rank
 
     def publish(self, weights: WeightsId, wait_s: float = 0.0) -> bool:
-        """Copy a version out if the publisher has a slot within `wait_s` seconds: True, on every rank. Else it is `pending`, and must be flushed
-        before the next optimizer step; a newer one replaces it.
+        """Copy a version out if the publisher has a slot within `wait_s` seconds: True, on every rank, once the publisher has taken the copy. Else it
+        is `pending`, and must be flushed before the next optimizer step; a newer one replaces it.
 
-        Raises on the root what `PublisherClient.publish` raises, on the others WalkAbandoned in its stead; WalkBroken on those that see a rank go.
+        Raises on the root what `PublisherClient.publish` raises, on the others WalkAbandoned in its stead; WalkBroken when a rank went.
         """
         self.pending = weights
-        return self._in_step(lambda client: client.publish(weights, self._tensors, wait_s), wait_s)
+        return self._in_step(lambda client: client.publish(weights, lambda: self._tensors(), wait_s), wait_s)
 
     def flush(self, wait_s: float = 0.0) -> bool:
         """`publish` of the pending version: True when nothing is pending any more."""
         return self.pending is None or self._in_step(lambda client: client.flush(wait_s), wait_s)
 
     def _in_step(self, call: Callable[[PublisherClient], object], wait_s: float) -> bool:
-        weights, self.pending = self.pending, None  # whatever raises: on every rank, this version is not to be copied out any more
-        walked = self._walk.follow(wait_s) if self._client is None else self._lead(self._client, call)
-        if not walked:
-            self.pending = weights
-        return walked
-
-    def _lead(self, client: PublisherClient, call: Callable[[PublisherClient], object]) -> bool:
-        begun = self._walk.begun
+        weights, self.pending = self.pending, None
         try:
-            call(client)
-        except BaseException:  # whatever it was, the others must not wait for it
-            if self._walk.begun == begun:
-                self._walk.decline(FAILED)
-            self._close()
+            taken = self._walk.hand_over(lambda tensors: self._take(tensors, call), wait_s, lambda: self._held is not None)
+        except WalkAbandoned as error:
+            self.pending = weights if error.pending else None
             raise
-        if self._walk.begun == begun:
-            self._walk.decline(LATER)
-        return self._walk.begun > begun
+        except BaseException:
+            self.pending = self._held
+            raise
+        finally:
+            self._tensors = _alone
+        if not taken:
+            self.pending = weights
+        return taken
 
-    def _tensors(self) -> Generator[tuple[str, torch.Tensor]]:
-        self._walking = self._walk.tensors()
-        return self._walking
+    def _take(self, tensors: Callable[[], Walked], call: Callable[[PublisherClient], object]) -> bool:
+        """On the root."""
+        assert self._client is not None
+        self._tensors = tensors
+        call(self._client)
+        return self._client.pending is None
 
-    def _close(self) -> None:
-        """A walk that the publisher's side stopped in the middle is ended for the others too."""
-        walking, self._walking = self._walking, None
-        if walking is not None:
-            walking.close()
+    @property
+    def _held(self) -> WeightsId | None:
+        return self._client.pending if self._client is not None else None
+
+
+def _alone() -> Walked:
+    raise RuntimeError(
+        "the root's client walks alone: the other ranks would not send their parts; call `flush` of ShardedClient on every rank instead"
+    )

@@ -5,11 +5,13 @@ that nobody needs sends nothing. Messages between two ranks arrive in the order 
 
 On a CPU (gloo) the deadline is `timeout_s`. On devices a wait is an order between streams, and the deadline is the process group's own, which
 torch's watchdog enforces (never run on a device). A killed gloo peer is noticed at once by whoever talks to it, a stopped one at the deadline.
+Whoever notices closes its own connections, so that the others hear at once, and so on: nobody waits for a rank that has given up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -18,8 +20,10 @@ import torch.distributed as dist
 
 from checkpoint_engine.collective import GroupError
 
-GO, LATER, DONE, FAILED = range(4)
-"""What the root says: before a walk GO, LATER (no slot yet) or FAILED, after it DONE or FAILED."""
+GO, LATER, DONE, FAILED, HELD = range(5)
+"""What the root says. Before a walk GO; instead of one, or after it: DONE (the copy was taken), LATER (not now: it stays pending), FAILED (it raised,
+and the version is given up), HELD (it raised, and the version stays pending)."""
+_NEVER = 0x7A11  # a tag that nobody sends under
 
 
 class WalkBroken(GroupError):
@@ -29,9 +33,10 @@ class WalkBroken(GroupError):
 class Sending:
     """Messages on their way. Not done before `wait` returned."""
 
-    def __init__(self, works: Sequence[tuple[str, dist.Work]], timeout_s: float | None) -> None:
-        """`works`: (what it is, for the error, its operation). `timeout_s` None: ordered by streams."""
-        self._works, self._timeout_s = works, timeout_s
+    def __init__(self, works: Sequence[tuple[str, dist.Work]], timeout_s: float | None, broken: Callable[[], None] = lambda: None) -> None:
+        """`works`: (what it is, for the error, its operation). `timeout_s` None: ordered by streams. `broken`: called before
+        WalkBroken is raised."""
+        self._works, self._timeout_s, self._broken = works, timeout_s, broken
 
     def wait(self) -> None:
         """Raises WalkBroken, at the latest after the deadline, with what did not arrive and who was to send or take it."""
@@ -43,6 +48,7 @@ class Sending:
             except RuntimeError as error:  # torch raises nothing finer
                 problem = str(error).splitlines()[0][:200]
             if problem:
+                self._broken()
                 raise WalkBroken(f"{what}, within {self._timeout_s} s: that rank went, hangs, or gave up itself ({problem})")
 
 
@@ -68,8 +74,8 @@ class Exchange:
         """
         own = torch.tensor([word, plan], dtype=torch.int64, device=self.device)
         told = [torch.empty_like(own) for _ in self._ranks]
-        work = dist.all_gather(told, own, group=self._group, async_op=True)
-        self._sending(f"{self}: before the walk some rank told nothing", work, extra_s).wait()
+        what = f"{self}: before the walk some rank told nothing"
+        self._started(what, lambda: dist.all_gather(told, own, group=self._group, async_op=True), extra_s).wait()
         words = dict(zip(self._ranks, (tuple(pair.tolist()) for pair in told), strict=True))
         said, plan_of_root = words[self.root]
         others = [rank for rank, (_, plan) in words.items() if plan != plan_of_root]
@@ -80,11 +86,11 @@ class Exchange:
             )
         return int(said)
 
-    def tell(self, word: int) -> int:
-        """After a walk: the root's word to everybody."""
+    def tell(self, word: int, extra_s: float = 0.0) -> int:
+        """After a walk: the root's word to everybody. `extra_s`: how long the root may take for it, beyond the deadline of a step."""
         message = torch.tensor([word], dtype=torch.int64, device=self.device)
-        work = dist.broadcast(message, self.root, group=self._group, async_op=True)
-        self._sending(f"{self}: after the walk rank {self.root} did not tell whether it is through", work).wait()
+        what = f"{self}: after the walk rank {self.root} did not tell whether it is through"
+        self._started(what, lambda: dist.broadcast(message, self.root, group=self._group, async_op=True), extra_s).wait()
         return int(message.item())
 
     def receive(self, name: str, parts: Sequence[tuple[int, torch.Tensor]]) -> Sending:
@@ -103,13 +109,28 @@ class Exchange:
         try:
             works = dist.batch_isend_irecv(operations)
         except RuntimeError as error:  # torch raises nothing finer
+            self.leave()
             raise WalkBroken(f"{'; '.join(what)}: it could not start: {str(error).splitlines()[0][:200]}") from error
         if len(works) != len(what):  # a device's batch is one operation
             what = ["; ".join(what)] * len(works)
-        return Sending(list(zip(what, works, strict=True)), self._deadline_s())
+        return Sending(list(zip(what, works, strict=True)), self._deadline_s(), self.leave)
 
-    def _sending(self, what: str, work: dist.Work | None, extra_s: float = 0.0) -> Sending:
-        return Sending([(what, work)] if work is not None else [], self._deadline_s(extra_s))
+    def _started(self, what: str, start: Callable[[], dist.Work | None], extra_s: float = 0.0) -> Sending:
+        try:
+            work = start()
+        except RuntimeError as error:  # the connections are closed already
+            self.leave()
+            raise WalkBroken(f"{what}: it could not start: {str(error).splitlines()[0][:200]}") from error
+        return Sending([(what, work)] if work is not None else [], self._deadline_s(extra_s), self.leave)
+
+    def leave(self) -> None:
+        """This rank has given up. On a CPU its connections are closed, which everybody notices who waits for it: gloo closes all of them when a wait
+        for a message runs out. On devices the others have the process group's deadline."""
+        for peer in self._ranks if self.device.type == "cpu" else ():
+            with contextlib.suppress(RuntimeError, ValueError):  # it ran out; the connection to that one is closed already; itself
+                nothing = dist.irecv(torch.zeros(1, dtype=torch.uint8), peer, group=self._group, tag=_NEVER)
+                if nothing is not None:
+                    nothing.wait(timedelta(milliseconds=1))
 
     def _deadline_s(self, extra_s: float = 0.0) -> float | None:
         return self._timeout_s + extra_s if self.device.type == "cpu" else None

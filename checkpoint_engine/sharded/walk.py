@@ -5,6 +5,7 @@ Who walks alone waits for the others until the deadline; so a walk starts with a
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
@@ -13,15 +14,11 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
 from checkpoint_engine.sharded.entries import Selection, select
-from checkpoint_engine.sharded.exchange import DONE, FAILED, GO, Exchange
-from checkpoint_engine.sharded.experts import unstacked
+from checkpoint_engine.sharded.exchange import DONE, FAILED, GO, HELD, LATER, Exchange, WalkBroken
 from checkpoint_engine.sharded.follow import follow
-from checkpoint_engine.sharded.gather import Gather
+from checkpoint_engine.sharded.lead import Lead
 from checkpoint_engine.sharded.names import Naming, base_name
-
-
-class WalkAbandoned(RuntimeError):
-    """The root did not take the version (its own error says why). The process group is as usable as before."""
+from checkpoint_engine.walking import Take, WalkAbandoned
 
 
 class ShardedWalk:
@@ -30,7 +27,7 @@ class ShardedWalk:
     `source`: the module, or what makes a state dict of it (`keep_vars=True`, or tied weights are not seen). `dtype`: what floats leave in
     (None: as they are), but for names that match a pattern of `keep_dtype`. `unstack_experts`: see experts.py. `prefetch`: tensors on their way
     while one is read; see `Gather` for the memory. `timeout_s`: the longest that a rank waits for another's next step, which includes what the
-    consumer takes for a tensor.
+    consumer takes for a tensor. `commit_timeout_s`: what it may take beyond that after the last tensor, until the version counts as handed over.
     Raises ValueError, TypeError as `select` does.
     """
 
@@ -46,14 +43,14 @@ class ShardedWalk:
         root: int = 0,
         prefetch: int = 1,
         timeout_s: float = 60.0,
+        commit_timeout_s: float = 120.0,
     ) -> None:
         if prefetch < 0:
             raise ValueError(f"prefetch = {prefetch} is below 0: nothing could be read; 0 gathers a tensor when it is asked for")
         self._source, self._naming, self._dtype, self._keep_dtype, self._prefetch = source, naming, dtype, tuple(keep_dtype), prefetch
-        self._unstack_experts = unstack_experts
+        self._unstack_experts, self._commit_timeout_s = unstack_experts, commit_timeout_s
         self._exchange = Exchange(group, root, timeout_s, _device(self.select()))
         self._check_root()
-        self.begun = 0  # walks that this rank took part in, those that broke included
 
     @property
     def is_root(self) -> bool:
@@ -77,44 +74,57 @@ class ShardedWalk:
 
         Raises WalkBroken when a rank went, hangs or walks something else; on the others WalkAbandoned when the root stopped.
         """
-        if self.is_root:
-            yield from self._lead()
-        elif not self.follow():
-            raise WalkAbandoned(f"{self._exchange}: the root does not walk now: nothing was sent; walk when it does")
+        if not self.is_root:
+            if not self._follow(0.0):
+                raise WalkAbandoned(f"{self._exchange}: the root does not walk now: nothing was sent; walk when it does")
+            return
+        lead = self._lead()
+        try:
+            yield from lead.tensors()
+        except BaseException:  # closed in the middle too: whatever it was, the others must not wait for it
+            with contextlib.suppress(WalkBroken):
+                lead.conclude(FAILED)
+            raise
+        lead.conclude(DONE)
 
-    def follow(self, wait_s: float = 0.0) -> bool:
-        """On the others: take part in one walk. False: the root has no room for a version yet (LATER). `wait_s`: how long it may wait for that.
+    def hand_over(self, take: Take, wait_s: float = 0.0, held: Callable[[], bool] = lambda: False) -> bool:
+        """See `walking.Walk`. Raises WalkBroken when a rank went, hangs or walks something else."""
+        if not self.is_root:
+            return self._follow(wait_s)
+        lead = self._lead()
+        try:
+            taken = take(lead.tensors)
+        except BaseException:  # whatever it was, the others must not wait for it
+            with contextlib.suppress(WalkBroken):
+                lead.conclude(HELD if held() else FAILED)
+            raise
+        lead.conclude(DONE if taken else LATER)
+        return taken
 
-        Raises WalkBroken, WalkAbandoned.
-        """
-        selection = self.select()
+    def _lead(self) -> Lead:
+        return Lead(self._exchange, self.select, self._prefetch, self._unstack_experts)
+
+    def _follow(self, wait_s: float) -> bool:
+        """Take part in one hand-over of the root's. `wait_s`: how long it may wait before it walks."""
+        try:
+            selection = self.select()
+        except BaseException:
+            with contextlib.suppress(WalkBroken):
+                self._exchange.agree(FAILED, 0, wait_s)  # no plan is 0: the others hear that this rank walks something else
+            raise
         said = self._exchange.agree(GO, selection.fingerprint(), wait_s)
         if said == GO:
-            self.begun += 1
             follow(selection.entries, self._exchange, self._prefetch)
-            said = self._exchange.tell(said)
-        if said == FAILED:
-            raise WalkAbandoned(f"{self._exchange}: rank {self._exchange.root} did not take the version: it is not published; its error says why")
+            said = self._exchange.tell(said, self._commit_timeout_s)
+        if said in (FAILED, HELD):
+            raise WalkAbandoned(_TOLD[said].format(self._exchange, self._exchange.root), pending=said == HELD)
         return said == DONE
 
-    def decline(self, word: int) -> None:
-        """On the root, instead of a walk: LATER or FAILED to those who wait in `follow`."""
-        self._exchange.agree(word, 0)
 
-    def _lead(self) -> Generator[tuple[str, torch.Tensor]]:
-        selection = self.select()
-        self.begun += 1
-        self._exchange.agree(GO, selection.fingerprint())
-        gathered = iter(Gather(selection.entries, self._exchange, self._prefetch))
-        try:
-            for name, whole in gathered:
-                yield from unstacked(name, whole) if self._unstack_experts else [(name, whole)]
-        except GeneratorExit:
-            for _ in gathered:  # the others are sending: it is taken off their hands, so that the group stays usable
-                pass
-            self._exchange.tell(FAILED)
-            raise
-        self._exchange.tell(DONE)
+_TOLD = {
+    FAILED: "{}: rank {} did not take the version: it is not published; its error says why",
+    HELD: "{}: rank {} did not take the version: it is still pending there; its error says why",
+}
 
 
 def _device(selection: Selection) -> torch.device:

@@ -42,9 +42,9 @@ def make_groups(world: int, timeout_s: float = 5.0) -> list[Group]:
         return list(pool.map(member, range(world)))
 
 
-def send_all(groups: list[Group], buffers: list[torch.Tensor | None], total: int, bucket: int, device: torch.device | None = None) -> None:
+def send_all(groups: list[Group], buffers: list[torch.Tensor | None], total: int, bucket: int) -> None:
     with ThreadPoolExecutor(len(groups)) as pool:
-        jobs = [pool.submit(broadcast_buffer, group, buffer, total, bucket, device=device) for group, buffer in zip(groups, buffers, strict=True)]
+        jobs = [pool.submit(broadcast_buffer, group, buffer, total, bucket) for group, buffer in zip(groups, buffers, strict=True)]
         for job in jobs:
             job.result(20)
 
@@ -60,13 +60,25 @@ def test_a_buffer_arrives_whole_at_everyone_also_past_one_that_keeps_nothing(tot
         group.close()
 
 
-def test_through_device_buckets_the_same_bytes_arrive() -> None:
-    """The staging of nccl and hccl, run on the CPU: two alternating buckets never mix."""
-    groups = make_groups(2)
-    total = 30 * 4096 + 77
-    source, target = torch.randint(0, 255, (total,), dtype=torch.uint8), torch.zeros(total, dtype=torch.uint8)
-    send_all(groups, [source, target], total, 4096, torch.device("cpu", 0))
-    assert torch.equal(source, target)
+def test_through_device_buckets_the_same_bytes_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The staging of nccl and hccl, run on the CPU: two alternating buckets never mix, and each rank has one pair, whatever it sends."""
+    groups = make_groups(3)
+    places: dict[int, set[int]] = {0: set(), 1: set(), 2: set()}
+    plain = Group.broadcast
+
+    def spy(group: Group, tensor: torch.Tensor) -> object:
+        places[group.rank].add(tensor.data_ptr())
+        return plain(group, tensor)
+
+    monkeypatch.setattr(Group, "broadcast", spy)
+    for group in groups:
+        group.staging = torch.device("cpu")
+    for total in (30 * 4096 + 77, 5 * 4096):
+        source, target = torch.randint(0, 255, (total,), dtype=torch.uint8), torch.zeros(total, dtype=torch.uint8)
+        send_all(groups, [source, target, None], total, 4096)
+        assert torch.equal(source, target)
+        assert not any(source.data_ptr() <= place < source.data_ptr() + total for place in places[0])
+    assert [len(found) for found in places.values()] == [2, 2, 2]
     for group in groups:
         group.close()
 

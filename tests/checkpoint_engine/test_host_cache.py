@@ -10,7 +10,7 @@ from ce_helpers import bits, plain_weights, policy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkpoint_engine.cache import HostCache, NoFreeSlot, ReservationOver
+from checkpoint_engine.cache import KEPT_S, HostCache, NoFreeSlot, ReservationOver
 from checkpoint_engine.copy_out import copy_out
 from checkpoint_engine.slot import Lease
 
@@ -160,3 +160,59 @@ def test_whatever_happens_readers_see_the_version_they_leased(steps: list[tuple[
         for lease, leased_version in leases:
             assert_reads(lease, leased_version)
     cache.close()
+
+
+def test_a_version_that_is_kept_stays_until_a_newer_one_is_there_and_then_for_a_while() -> None:
+    clock = FakeClock()
+    cache = HostCache(clock=clock)
+    put(cache, 0)
+    lease = cache.lease("engine", 5.0)
+    assert lease is not None
+    kept = lease.keep()
+    assert kept is not None
+    cache.release(lease)
+    clock.now += 100 * KEPT_S
+    assert cache.holds(kept), "nobody needs the slot of the newest version"
+    put(cache, 1)
+    clock.now += KEPT_S - 1
+    assert cache.reserve(policy(2)) is None
+    assert_reads(kept, 0)
+    clock.now += 2
+    reservation = cache.reserve(policy(2))
+    assert reservation is not None
+    reservation.arena.grow(4096)
+    reservation.arena.array[:] = 255
+    assert_reads(kept, 0)  # its memory is its own by now
+    kept.release()
+    kept.release()
+
+
+def test_a_version_that_was_loaded_makes_room_as_soon_as_it_is_let_go() -> None:
+    cache = HostCache()
+    kept: Lease | None = None
+    for version in range(6):
+        put(cache, version)
+        lease = cache.lease("engine", 5.0)
+        assert lease is not None
+        before, kept = kept, lease.keep()
+        cache.release(lease)
+        if before is not None:
+            before.release()
+        assert kept is not None
+        assert_reads(kept, version)
+
+
+def test_the_only_slot_is_kept_no_longer_than_any_lease_and_what_ended_cannot_be_kept() -> None:
+    clock = FakeClock()
+    cache = HostCache(spare=0, clock=clock)
+    put(cache, 0)
+    lease = cache.lease("engine", 5.0)
+    assert lease is not None
+    kept = lease.keep()
+    assert kept is not None
+    cache.release(lease)
+    assert lease.keep() is None
+    assert cache.reserve(policy(1)) is None
+    clock.now += KEPT_S + 1
+    assert cache.reserve(policy(1)) is not None
+    assert_reads(kept, 0)

@@ -36,7 +36,14 @@ def follow(endpoint: str, member: str, die_at: int | None, pipe: Connection) -> 
         Seat.take = lambda seat, record: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign,assignment]
     elif die_at is not None:
         _die_at_bucket(die_at)
-    receiver = Receiver(member, endpoint, on_ready=lambda weights: pipe.send((weights, _digest_of(receiver, weights))))
+    made = threading.Event()
+
+    def tell(weights: WeightsId) -> None:
+        made.wait(10)  # the receiver's thread is there before its owner has it
+        pipe.send((weights, _digest_of(receiver, weights)))
+
+    receiver = Receiver(member, endpoint, on_ready=tell)
+    made.set()
     pipe.poll(60)
     receiver.close()
 

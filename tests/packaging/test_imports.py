@@ -25,6 +25,8 @@ CORNERS = {  # package → folders that may import it
     "prometheus_client": ("asyncflow/observe/writers", "transfer_queue/operation"),
     "tensorboard": ("asyncflow/observe/writers",),
     "wandb": ("asyncflow/observe/writers",),
+    "pyarrow": ("asyncflow/data",),
+    "math_verify": ("asyncflow/rewards/math_child.py",),
     "torch_npu": ("checkpoint_engine/collective.py",),  # where an NPU is asked for, never at the top
 }
 

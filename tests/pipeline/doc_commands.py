@@ -21,6 +21,9 @@ FAR, NEAR = "10.0.0.5", "127.0.0.1"  # an address of another machine in the docs
 NOT_RUN = {  # command → why it is not run; every entry is in use, or the test fails
     "make demo": "`.ci/run` runs it, cut short to three steps",
     "make test": "it is what runs the tests",
+    "pip install -e '.[math]'": "`make venv-dev` installs the same packages, pinned",
+    "python -m asyncflow.data.gsm8k --train train.jsonl --test test.jsonl --out data/gsm8k": "tests/data/test_gsm8k.py runs it on files of its own",
+    "asyncflow train recipes/gsm8k_qwen": "the model is not at hand; tests/pipeline/test_gsm8k_recipe.py trains the recipe with a tiny one",
     **{
         f"python benchmarks/{name}.py --json {name}.json --quick{more}": f"tests/benchmarks/{test} runs it, and looks at every row"
         for name, more, test in (

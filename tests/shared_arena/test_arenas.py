@@ -101,6 +101,20 @@ def test_views_outlive_growth_and_closing_and_descriptors_do_not_leak() -> None:
     assert open_files() == before
 
 
+def test_growing_to_less_than_another_process_grew_it_to_shows_what_that_one_added() -> None:
+    """It is sealed against shrinking, so asking the system for less would be an error."""
+    owner = Arena(PAGE)
+    writer = Arena.attach(owner.descriptor(), writable=True)
+    writer.grow(8 * PAGE)
+    writer.array[8 * PAGE - 1] = 7
+    assert owner.nbytes < 8 * PAGE
+    owner.grow(4 * PAGE)
+    assert owner.nbytes == writer.nbytes
+    assert owner.array[8 * PAGE - 1] == 7
+    owner.grow(16 * PAGE)
+    assert owner.nbytes >= 16 * PAGE
+
+
 def test_failed_attempts_to_attach_leave_no_descriptor_behind() -> None:
     arena = Arena(8)
     before = open_files()
@@ -184,3 +198,16 @@ def test_mappings_keep_the_arenas_that_were_used_last_and_see_them_grow() -> Non
     mappings.close()
     del arena, arenas, first
     assert open_files() == before
+
+
+def test_what_is_written_to_a_private_mapping_is_seen_by_nobody_else() -> None:
+    arena = Arena(4096, user="test")
+    arena.array[:] = 1
+    mappings = Mappings(private=True)
+    tensor = mappings.attach(arena.descriptor()).tensor()
+    assert tensor.tolist() == [1] * 4096
+    tensor.add_(1)
+    assert arena.array.tolist() == [1] * 4096
+    other = Arena.attach(arena.descriptor())
+    assert other.array.tolist() == [1] * 4096
+    mappings.close()

@@ -21,12 +21,13 @@ from ahead_writers import SPEC, TOPIC, reserved
 from queue_processes import COLUMN, Process, read, refs, values
 
 from shared_arena import Arena, ArenaUnreachable, Descriptor
-from transfer_queue import copying
+from transfer_queue import copying, few
 from transfer_queue import messages as m
 from transfer_queue.client import QueueClient
 from transfer_queue.errors import Gone, QueueError
 from transfer_queue.local import LocalQueue
 from transfer_queue.memory import mapping
+from transfer_queue.memory.glimpse import FEW
 from transfer_queue.shard import messages as sm
 from transfer_queue.shard.region import IN_REGION, REGION_BYTES, region_of
 
@@ -125,14 +126,15 @@ def test_a_row_that_was_freed_is_gone_for_who_freed_it_and_for_everybody(queue):
         client.discard(slices)
 
 
-def test_bytes_that_change_under_a_read_are_never_returned(queue, monkeypatch):
+@pytest.mark.parametrize(("rows", "module", "name"), [(1, few, "_column"), (FEW, few, "_column"), (FEW + 1, copying, "_copy")])
+def test_bytes_that_change_under_a_read_are_never_returned(queue, monkeypatch, rows, module, name):
     """The row goes, and its memory is another's, between the look before the copy and the copy."""
     with member(queue, "torn") as client, member(queue, "thief") as thief:
-        slices = client.write([0], {COLUMN: values(1, 500)})[COLUMN]
-        assert read(client, slices).tolist() == values(1, 500).tolist()  # after what it freed itself, a client asks once
-        copy, late_ones = copying._copy, []
+        slices = client.write(range(rows), {COLUMN: values(rows, 500)})[COLUMN]
+        assert read(client, slices).tolist() == values(rows, 500).tolist()  # after what it freed itself, a client asks once
+        copy, late_ones = getattr(module, name), []
 
-        def late(*arguments: object) -> np.ndarray | None:
+        def late(*arguments: object) -> object:
             thief.discard(slices)
             comes_down(thief, "used_bytes")
             taken = [thief.write([0] * 64, {COLUMN: values(64, 5000, seed)})[COLUMN] for seed in range(4)]
@@ -143,13 +145,14 @@ def test_bytes_that_change_under_a_read_are_never_returned(queue, monkeypatch):
             return found
 
         with monkeypatch.context() as patch:
-            patch.setattr(copying, "_copy", late)
+            patch.setattr(module, name, late)
             with pytest.raises(Gone):
                 read(client, slices)
         assert len(late_ones) == 1
 
 
-def test_a_reader_in_the_midst_of_puts_and_discards_gets_the_right_bytes_or_none(queue):
+@pytest.mark.parametrize("rows", [2, FEW + 1])
+def test_a_reader_in_the_midst_of_puts_and_discards_gets_the_right_bytes_or_none(queue, rows):
     """Every fourth row stays to the end, and is always read; the others go at once, whatever the reader is about."""
     published: queues.Queue[tuple[int, list[m.Slice]]] = queues.Queue(8)
     interval, gone = sys.getswitchinterval(), set()
@@ -158,7 +161,7 @@ def test_a_reader_in_the_midst_of_puts_and_discards_gets_the_right_bytes_or_none
         rng, kept = random.Random(7), []
         with member(queue, "racing") as client:
             for seed in range(400):
-                slices = client.write([0, 1], {COLUMN: values(2, 40 + seed % 700, seed)})[COLUMN]
+                slices = client.write(range(rows), {COLUMN: values(rows, 40 + seed % 700, seed)})[COLUMN]
                 published.put((seed, slices), timeout=20)
                 if rng.random() < 0.5:
                     client.shard_status()
@@ -177,7 +180,7 @@ def test_a_reader_in_the_midst_of_puts_and_discards_gets_the_right_bytes_or_none
         with queue.client("watching") as client:
             while (found := published.get(timeout=20))[0] >= 0:
                 try:
-                    assert read(client, found[1]).tolist() == values(2, 40 + found[0] % 700, found[0]).tolist()
+                    assert read(client, found[1]).tolist() == values(rows, 40 + found[0] % 700, found[0]).tolist()
                 except Gone:
                     gone.add(found[0])
                 published.task_done()

@@ -29,7 +29,7 @@ def over_the_wire(values: Any, declared: m.Column) -> Column:
     """Checked against the schema on the way in, as `write` does."""
     check_declared(declared)
     rows = len(pack("x", values, declared))
-    return received(pack_columns(range(rows), {"x": values}, topic(declared))["x"], declared)
+    return received(pack_columns(rows, {"x": values}, topic(declared))["x"], declared)
 
 
 def received(packed: Packed, declared: m.Column) -> Column:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,6 +14,7 @@ from asyncflow.config.errors import SettingError
 from asyncflow.config.load import load as load_config
 from asyncflow.contracts.rollout import Chunk, Request, Sampling
 from asyncflow.contracts.weights import WeightsId
+from asyncflow.engines.rollout.vllm.process import _delta
 from asyncflow.engines.rollout.vllm.settings import VllmSettings, vllm_settings
 from asyncflow.engines.rollout.vllm.table import Delta, RequestTable
 
@@ -66,8 +68,8 @@ def test_no_options_are_the_defaults_and_zero_restarts_are_a_value() -> None:
 def test_a_delta_of_two_versions_becomes_two_chunks_each_of_one() -> None:
     table = RequestTable()
     (attempt,) = table.add([request()], WEIGHTS[4])
-    table.absorb(attempt, Delta([10, 11], [-1.0, -2.0], [(4, 0)], None))
-    table.absorb(attempt, Delta([12, 13, 14], [-3.0, -4.0, -5.0], [(4, 0), (5, 3)], "stop"))
+    table.absorb(attempt, Delta([10, 11], [-1.0, -2.0], [(0, 4, 0)], None))
+    table.absorb(attempt, Delta([12, 13, 14], [-3.0, -4.0, -5.0], [(0, 4, 0), (0, 5, 3)], "stop"))
     assert table.take(0.0) == [
         Chunk("r", [10, 11], [-1.0, -2.0], 4),
         Chunk("r", [12], [-3.0], 4),
@@ -80,23 +82,23 @@ def test_another_attempt_goes_on_where_the_last_one_was_with_another_seed_and_th
     table = RequestTable()
     asked = request()
     (first,) = table.add([asked], WEIGHTS[1])
-    table.absorb(first, Delta([10, 11, 12], [-1.0] * 3, [(1, 0)], None))
+    table.absorb(first, Delta([10, 11, 12], [-1.0] * 3, [(0, 1, 0)], None))
     assert table.without_token() == []
     (second,) = table.again(["r"], WEIGHTS[2])
-    table.absorb(first, Delta([13], [-1.0], [(1, 0)], "aborted"))
+    table.absorb(first, Delta([13], [-1.0], [(0, 1, 0)], "aborted"))
     assert table.without_token() == ["r"]
     assert second.request == Request("r", (3, 4, 5, 10, 11, 12), Sampling(), 7, 7)
     assert asked == request()
     assert second.seed != first.seed
     assert second.key != first.key
-    table.absorb(second, Delta([20], [-2.0], [(2, 0)], "length"))
+    table.absorb(second, Delta([20], [-2.0], [(0, 2, 0)], "length"))
     assert [chunk.finish for chunk in table.take(0.0)] == [None, "length"]
 
 
 def test_an_end_without_tokens_is_a_chunk_of_the_version_that_came_last() -> None:
     table = RequestTable()
     (attempt,) = table.add([request()], WEIGHTS[3])
-    table.absorb(attempt, Delta([], [], [(3, 0)], "aborted"))
+    table.absorb(attempt, Delta([], [], [(0, 3, 0)], "aborted"))
     assert table.known() == {"r"}
     assert table.take(0.0) == [Chunk("r", [], [], 3, "aborted")]
     assert table.known() == set()
@@ -109,7 +111,7 @@ def test_the_wait_for_chunks_is_guessed_from_the_gaps_between_them() -> None:
     (attempt,) = table.add([request(budget=1000)], WEIGHTS[0])
     for step in range(1, 200):
         now = step * 0.05
-        table.absorb(attempt, Delta([5], [-1.0], [(0, 0)], None))
+        table.absorb(attempt, Delta([5], [-1.0], [(0, 0, 0)], None))
         table.take(0.0)
     assert table.next_chunk_s() == pytest.approx(0.05, rel=0.1)
     now += 0.03
@@ -117,7 +119,7 @@ def test_the_wait_for_chunks_is_guessed_from_the_gaps_between_them() -> None:
     now += 50.0
     assert 0.0 < table.next_chunk_s() < 0.05
     assert table.silent_s() > 50.0
-    table.absorb(attempt, Delta([5], [-1.0], [(0, 0)], None))
+    table.absorb(attempt, Delta([5], [-1.0], [(0, 0, 0)], None))
     assert table.next_chunk_s() == 0.0
 
 
@@ -136,11 +138,11 @@ def test_a_step_is_a_token_that_comes_after_it_was_asked_for_or_there_is_nobody_
     assert table.stepped(0.0)
     (attempt,) = table.add([request()], WEIGHTS[0])
     assert not table.stepped(0.0)
-    table.absorb(attempt, Delta([5], [-1.0], [(0, 0)], None))
+    table.absorb(attempt, Delta([5], [-1.0], [(0, 0, 0)], None))
     assert table.stepped(0.0)
     table.await_step()
     assert not table.stepped(0.0)
-    table.absorb(attempt, Delta([], [], [(0, 0)], "aborted"))
+    table.absorb(attempt, Delta([], [], [(0, 0, 0)], "aborted"))
     assert table.stepped(0.0)
 
 
@@ -151,3 +153,23 @@ def test_attempts_share_keys_and_values_only_where_they_start_with_the_same_weig
         salts.append(attempt.salt)
     assert salts[0] == salts[3]
     assert len(set(salts)) == 3
+
+
+def completion(**changes: object) -> SimpleNamespace:
+    """What vLLM says of a request: two more tokens."""
+    spans = [SimpleNamespace(version="0.4", start=0), SimpleNamespace(version="1.2", start=1)]
+    said = {"token_ids": [10, 11], "logprobs": SimpleNamespace(logprobs=[-1.0, -2.0]), "weight_versions": spans, "finish_reason": None}
+    return SimpleNamespace(**(said | changes))
+
+
+def test_what_vllm_says_is_taken_as_it_is_or_not_at_all() -> None:
+    (attempt,) = RequestTable().add([request()], WEIGHTS[4])
+    assert _delta(attempt, completion(), None) == Delta([10, 11], [-1.0, -2.0], [(0, 4, 0), (1, 2, 1)], None)
+    state = SimpleNamespace(weight_version_starts=[("0.4", 0)])
+    assert _delta(attempt, completion(weight_versions=None), state).starts == [(0, 4, 0)]
+    assert _delta(attempt, completion(weight_versions=None), SimpleNamespace(weight_version_starts=[])).starts == [(0, 4, 0)]
+    for logprobs, words in (([-1.0], "2 tokens came with 1 log-probabilities"), ([-1.0, math.nan], "not finite"), ([-1.0, -math.inf], "not finite")):
+        with pytest.raises(RuntimeError, match=words):
+            _delta(attempt, completion(logprobs=SimpleNamespace(logprobs=logprobs)), None)
+    with pytest.raises(RuntimeError, match="ended as 'error'"):
+        _delta(attempt, completion(finish_reason="error"), None)

@@ -94,6 +94,19 @@ def test_older_weights_are_refused_and_a_tied_tensor_under_both_names_is_taken(e
     assert_greedy(model, prompt, run(engine, [greedy("both", prompt)])["both"])
 
 
+def test_a_set_with_nan_is_a_set_like_any_other_and_is_gone_with_the_next(engine: VllmRolloutEngine) -> None:
+    """What a trainer publishes is loaded bit for bit; under a tied name a NaN equals itself."""
+    load(engine, qwen2(36))
+    tensors = {name: tensor.clone() for name, tensor in hf_tensors(qwen2(37))}
+    tensors["model.embed_tokens.weight"][7, 3] = float("nan")
+    weights = next_id(engine)
+    engine.load_weights(weights, (tensors | {"lm_head.weight": tensors["model.embed_tokens.weight"].clone()}).items())
+    assert engine.loaded == weights
+    model, prompt = qwen2(38), prompts(1)[0]
+    load(engine, model)
+    assert_greedy(model, prompt, run(engine, [greedy("sound", prompt)])["sound"])
+
+
 def test_the_callers_tensors_may_change_as_soon_as_the_load_returns(engine: VllmRolloutEngine) -> None:
     model, prompt = qwen2(25), prompts(1, length=20)[0]
     tensors = {name: tensor.clone() for name, tensor in hf_tensors(model)}
@@ -151,6 +164,7 @@ def test_versions_that_come_again_in_a_later_epoch_share_nothing_with_those_of_t
             outcome = run(engine, [greedy(f"{attempt}{seed}", prompt)])[f"{attempt}{seed}"]
             assert_greedy(model, prompt, outcome)
             assert set(outcome.versions) == {version + 1}
+            assert set(outcome.epochs) == {epoch}
 
 
 def interrupted(engine: VllmRolloutEngine, requests: list[Request]) -> tuple[Outcomes, list[Request]]:

@@ -94,6 +94,7 @@ class Outcome:
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
+    epochs: list[int] = field(default_factory=list)
     finishes: list[str] = field(default_factory=list)
 
     def add(self, chunk: Chunk) -> None:
@@ -102,6 +103,7 @@ class Outcome:
         self.tokens += chunk.token_ids
         self.logprobs += chunk.logprobs
         self.versions += [chunk.version] * len(chunk.token_ids)
+        self.epochs += [chunk.epoch] * len(chunk.token_ids)
         self.finishes += [chunk.finish] if chunk.finish else []
 
 

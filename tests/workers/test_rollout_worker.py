@@ -204,7 +204,7 @@ def test_a_prompt_that_is_too_long_is_dropped_counted_and_replaced(tmp_path: Pat
         context = found.context("rollout-0")
         leases = context.client.pull(found.topic, loaded=0, limit=4, wait_s=5.0).result(10.0).groups
         prompted = PromptReader(context).read(leases)
-        assert [lease.gid for lease, _ in prompted] == [0, 2]
+        assert [each.lease.gid for each in prompted] == [0, 2]
         until(lambda: found.queue.status().topics[0].ledger.get("dropped:prompt_too_long") == 2, "the count")
         assert found.queue.status().topics[0].open == 2
 

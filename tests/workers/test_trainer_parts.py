@@ -13,6 +13,7 @@ import torch
 
 from asyncflow.contracts.batch import StageBatch
 from asyncflow.contracts.weights import WeightsId
+from asyncflow.rewards.verdict import Verdict
 from asyncflow.workers.batches import BatchStream
 from asyncflow.workers.publisher import PublisherWorker
 from asyncflow.workers.step_metrics import StepMetrics
@@ -40,6 +41,24 @@ def test_sums_are_divided_counts_are_not_and_a_batch_of_masked_rows_has_no_mean(
     assert summary.get("loss") == loss
     assert summary["masked_rows"] == 2.0
     assert (summary["staleness_max"], summary["rows"]) == (1.0, 2.0)
+
+
+def test_verdicts_are_counted_by_name_where_the_trainer_reads_them() -> None:
+    metrics = StepMetrics(4, frozenset())
+    for verdicts in ([Verdict.RIGHT, Verdict.TIMEOUT], [Verdict.RIGHT, Verdict.UNFINISHED]):
+        batch = two_rows()
+        batch.columns["verdict"] = np.array(verdicts, dtype=np.uint8)
+        metrics.absorb(batch, {})
+    summary = metrics.summary(1.0)
+    counts = {name: value for name, value in summary.items() if name.startswith("verdict_")}
+    assert counts == {f"verdict_{verdict.name.lower()}": 0.0 for verdict in Verdict} | {
+        "verdict_right": 2.0,
+        "verdict_timeout": 1.0,
+        "verdict_unfinished": 1.0,
+    }
+    plain = StepMetrics(4, frozenset())
+    plain.absorb(two_rows(), {})
+    assert not any(name.startswith("verdict") for name in plain.summary(1.0))
 
 
 def test_a_version_that_waits_for_a_slot_is_tried_again_at_once_and_not_after_the_wait_for_data(tmp_path: Path) -> None:

@@ -33,8 +33,9 @@ TRAIN_ONLY = (
 
 
 class Desk:
-    def __init__(self, queue: LocalQueue, config: RunConfig, traces: list[tuple[str, Trace]]) -> None:
-        self.queue, self.config = queue, config
+    def __init__(self, queue: LocalQueue, config: RunConfig, traces: list[tuple[str, Trace]], core: Core) -> None:
+        """`core`: driven by the controller's thread; elsewhere only to be looked at."""
+        self.queue, self.config, self.core = queue, config, core
         self._traces = traces
         self.clients: list[QueueClient] = []
         self.contexts: list[WorkerContext] = []
@@ -95,12 +96,15 @@ def desk(folder: Path, *overrides: str) -> Iterator[Desk]:
     config = msgspec.structs.replace(config, run=msgspec.structs.replace(config.run, dir=str(folder)))
     core = core_config(config)
     traces: list[tuple[str, Trace]] = []
+    cores: list[Core] = []
 
     def attach(state: Core) -> None:
+        cores.append(state)
         state.send_traces_to(lambda owner, role, trace, t_s: traces.append((owner, decode_trace(trace))))
 
-    with LocalQueue(core.topics, config=core.config, duties=core.duties, lease_s=core.lease_s, stall_s=core.stall_s, attach=attach) as queue:
-        found = Desk(queue, config, traces)
+    limits = {"lease_s": core.lease_s, "heartbeat_s": core.heartbeat_s, "stall_s": core.stall_s}
+    with LocalQueue(core.topics, config=core.config, duties=core.duties, **limits, attach=attach) as queue:
+        found = Desk(queue, config, traces, cores[0])
         try:
             yield found
         finally:

@@ -125,7 +125,7 @@ def of_group(case: Case, group: Group) -> Culprit:
     if group.closed:
         return of_stage(case, debtor(case, group, case.number), group)
     if group.holder is None:
-        needed = case.topic.window.restart_version(case.topic.version, case.topic.ledger.open, group.min_version)
+        needed = case.topic.restart_version(group)
         return producers(case, needed, group)
     what = f"generates group {group.gid} (rows {group.missing_rows()[:SHOWN]}) without a new token"
     fix = f"read the log of {names([group.holder])}{lapses(group)}"

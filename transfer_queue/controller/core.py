@@ -29,6 +29,7 @@ from transfer_queue.controller.topic import TopicState
 from transfer_queue.messages import (
     Cancel,
     ErrorReply,
+    HandBack,
     OkEmpty,
     OkPulled,
     OkTaken,
@@ -37,6 +38,7 @@ from transfer_queue.messages import (
     PutRows,
     Reply,
     Request,
+    Slice,
     StallReport,
     StatusRecord,
     Watch,
@@ -393,6 +395,12 @@ def _places(request: Request) -> list[np.ndarray]:
     """The places, [n, 4] each, that a refused request names; buffers of another length name none."""
     if isinstance(request, PutPrompts):
         pieces = (piece for prompt in request.prompts for piece in prompt.columns.values())
-        return [places_of(piece for piece in pieces if max(map(abs, (piece.shard, piece.block, piece.start, piece.stop))) < 1 << 63)]
+        return [places_of(piece for piece in pieces if _is_place(piece))]
+    if isinstance(request, HandBack):
+        return [places_of(item.left for item in request.groups if item.left is not None and _is_place(item.left))]
     columns = request.rows.columns if isinstance(request, PutRows) else request.columns if isinstance(request, WriteBack | Put) else {}
     return [places(buffer) for buffer in columns.values() if len(buffer) % 32 == 0]
+
+
+def _is_place(piece: Slice) -> bool:
+    return max(map(abs, (piece.shard, piece.block, piece.start, piece.stop))) < 1 << 63

@@ -33,6 +33,7 @@ def _drop(topic: TopicState, group: Group, reason: str) -> None:
         topic.runtime.cancelled.append((attempt.holder, group.gid, attempt.fence))
     requeued = reason == STALE and topic.window.spec.requeue and not table.given[group.slot]
     if requeued:
+        topic.drop_left(group)
         topic.prompts.requeue(group.prompt, group.life + 1)
     _end(topic, slots, keep_prompt=requeued)
     topic.ledger.move(group, "dropped", topic.version, reason, "" if attempt is None else attempt.holder)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from transfer_queue.controller.tables import NEVER
+from transfer_queue.controller.tables import LEFT, NEVER
 from transfer_queue.controller.timers import Due, Timer
 from transfer_queue.messages import PromptPut, Record, Slice, State
 
@@ -210,21 +210,32 @@ class Group:
     @property
     def prompt(self) -> PromptPut:
         """What it was made from."""
-        table = self._store.groups.places[self.slot].tolist()
+        table = self._store.groups.places[self.slot, :LEFT].tolist()
         columns = {name: Slice(*place) for name, place in zip(self._store.schema.shared_names, table, strict=True) if place[0] >= 0}
         return PromptPut(gid=self.gid, columns=columns, rows=self.wanted)
 
+    @property
+    def left(self) -> Slice | None:
+        """What an attempt handed back of rows that it had begun."""
+        place = self._store.groups.places[self.slot, LEFT].tolist()
+        return None if place[0] < 0 else Slice(*place)
+
     # ------------------------------------------------------------ what follows
+
+    @property
+    def asked_version(self) -> int:
+        """Of the weights that make its next token, at least."""
+        return int(max(self._store.groups.min_version[self.slot], self._store.groups.left_newest[self.slot]))
 
     def measured_version(self) -> int:
         """Of its oldest surviving token, else what it may be generated with at least."""
-        oldest = int(self._store.groups.oldest[self.slot])
+        oldest = int(min(self._store.groups.oldest[self.slot], self._store.groups.left_oldest[self.slot]))
         if self.attempt_oldest is not None:
             oldest = min(oldest, self.attempt_oldest)
         return self.min_version if oldest == NEVER else oldest
 
     def started_version(self) -> int | None:
         """What expiry looks at: the oldest surviving token, else the weights that make its first, else None (not started)."""
-        if self._store.groups.rows[self.slot] or self.attempt_oldest is not None:
+        if self._store.groups.rows[self.slot] or self.attempt_oldest is not None or self.left is not None:
             return self.version
         return None if self.attempt is None else self.attempt.held_version

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from transfer_queue import messages as m
-from transfer_queue.controller import committing, consuming, dropping, producing, putting, sourcing
+from transfer_queue.controller import committing, consuming, dropping, handback, producing, putting, sourcing
 from transfer_queue.controller.members import Member
 from transfer_queue.controller.run import Run
 
@@ -37,6 +37,7 @@ class Handlers:
         return {
             m.ClosePrompts: lambda r: sourcing.close_prompts(topic(r.topic), r),
             m.Progress: lambda r: producing.progress(topic(r.topic), r, owner(r)),
+            m.HandBack: lambda r: handback.hand_back(topic(r.topic), r, owner(r)),
             m.PutRows: lambda r: producing.put_rows(topic(r.topic), r, owner(r)),
             m.DropGroups: lambda r: dropping.drop_groups(topic(r.topic), r, owner(r)),
             m.WriteBack: lambda r: consuming.write_back(topic(r.topic), r, owner(r)),

@@ -9,6 +9,7 @@ import numpy as np
 
 from transfer_queue.controller.schema import Schema
 from transfer_queue.controller.store import Store
+from transfer_queue.controller.tables import LEFT
 from transfer_queue.messages import Record, Replayed, Rows, packed
 
 
@@ -71,7 +72,7 @@ def _blocks(
     """(group as its place in `slots`, ascending; a place in it; its bytes) of each block that one of the inputs lies in. A block lives as long as
     anything in it is held, so all of it counts, also columns that nobody reads any more."""
     own, shared = len(schema.per_row_names), len(schema.shared_names)
-    places = np.concatenate([store.rows.places[rows].reshape(-1, 4), store.groups.places[slots].reshape(-1, 4)])
+    places = np.concatenate([store.rows.places[rows].reshape(-1, 4), store.groups.places[slots, :LEFT].reshape(-1, 4)])
     of = np.concatenate([owners.repeat(own), np.arange(len(slots)).repeat(shared)])
     read = np.isin(schema.per_row_names, inputs), np.isin(schema.shared_names, inputs)
     reads = np.concatenate([np.tile(read[0], len(rows)), np.tile(read[1], len(slots))])

@@ -15,7 +15,7 @@ from transfer_queue.controller.group import SERVED, Group
 from transfer_queue.controller.rounds import waits_for_its_rank
 from transfer_queue.controller.schema import Schema
 from transfer_queue.controller.store import once
-from transfer_queue.controller.tables import NEVER
+from transfer_queue.controller.tables import LEFT, NEVER
 from transfer_queue.controller.topic import TopicState
 from transfer_queue.messages import NOWHERE
 
@@ -31,7 +31,7 @@ class Loss:
     owners: np.ndarray  # [R] place in `groups`
     gone: np.ndarray  # [R, C] bool
     rows_gone: np.ndarray  # [R] bool: a column that its producer wrote
-    broken: np.ndarray  # [G] bool: rows are to be made again
+    broken: np.ndarray  # [G] bool: rows are to be made again, or what an attempt handed back of them is gone
     hopeless: np.ndarray  # [G] bool: nobody can
 
     def of(self, groups: np.ndarray) -> np.ndarray:
@@ -90,11 +90,12 @@ def _look(topic: TopicState, slots: np.ndarray) -> Loss:
     rows, owners = store.rows_of(slots)
     gone = blocks.went(store.rows.places[rows])
     rows_gone = np.logical_or.reduce(gone[:, ~_outputs(schema).any(axis=0)], axis=1)
-    broken = np.zeros(len(slots), dtype=bool)
+    shared = blocks.went(store.groups.places[slots])
+    broken = shared[:, LEFT].copy()
     broken[owners[rows_gone]] = True
     some = broken.copy()
     some[owners[gone.any(axis=1)]] = True
-    hopeless = blocks.went(store.groups.places[slots]).any(axis=1)
+    hopeless = shared[:, :LEFT].any(axis=1)
     hopeless |= broken & store.groups.given[slots]
     hopeless |= some & store.groups.acked[slots].any(axis=1)  # what one trainer has learned from already is not made anew for another
     return Loss(slots, rows, owners, gone, rows_gone, broken, hopeless)
@@ -209,6 +210,8 @@ def _reopen(topic: TopicState, group: Group) -> None:
     if attempt is not None:
         topic.runtime.cancelled.append((attempt.holder, group.gid, attempt.fence))
     topic.groups.groups.closed[group.slot] = False
+    if topic.runtime.blocks.went(topic.groups.groups.places[group.slot, LEFT]):
+        topic.drop_left(group)
     topic.lose_producer(group, SHARD_LOST)
 
 

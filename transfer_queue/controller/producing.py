@@ -36,7 +36,14 @@ def pull(topic: TopicState, request: Pull, owner: str, loaded: int, last: bool) 
     groups: list[GroupLease] = []
     while len(groups) < request.limit and (group := _next(topic, owner, loaded)) is not None:
         groups.append(
-            GroupLease(gid=group.gid, fence=group.fence, min_version=group.min_version, rows=group.missing_rows(), columns=group.prompt.columns)
+            GroupLease(
+                gid=group.gid,
+                fence=group.fence,
+                min_version=group.asked_version,
+                rows=group.missing_rows(),
+                columns=group.prompt.columns,
+                left=group.left,
+            )
         )
     if not groups and not last:
         return None
@@ -53,11 +60,12 @@ def _next(topic: TopicState, owner: str, loaded: int) -> Group | None:
     """One group that weights of version `loaded` may start, handed out."""
     lost = topic.reissues.head()
     if lost is not None:
-        needed = topic.window.restart_version(topic.version, topic.ledger.open, lost.min_version)
+        needed = topic.restart_version(lost)
         if loaded >= needed:
             topic.reissues.pop()
-            lost.min_version = needed
-            topic.reversion(lost)
+            if lost.left is None:  # else it has tokens that are older
+                lost.min_version = needed
+                topic.reversion(lost)
             topic.hand_out(lost, owner, loaded)
             return lost
     if _admits(topic) and loaded >= topic.window.min_version(topic.version, topic.ledger.open):
@@ -86,7 +94,7 @@ def need_version(topic: TopicState, loaded: int) -> int | None:
     """The version whose absence alone keeps the next group from being handed out."""
     needed = []
     if (lost := topic.reissues.head()) is not None:
-        needed.append(topic.window.restart_version(topic.version, topic.ledger.open, lost.min_version))
+        needed.append(topic.restart_version(lost))
     if _admits(topic):
         needed.append(topic.window.min_version(topic.version, topic.ledger.open))
     return min(needed) if needed and min(needed) > loaded else None
@@ -101,16 +109,16 @@ def progress(topic: TopicState, request: Progress, owner: str) -> OkProgress:
         if group is None or group.holder != owner or group.fence != item.fence:
             closed.append(item.gid)
             continue
-        _check_tokens(item.gid, item.tokens)
+        check_tokens(item.gid, item.tokens)
         if item.oldest_version is not None:
-            _check_version(topic, group, item.oldest_version)
+            check_version(topic, group, item.oldest_version)
         held.append((group, item))
     for group, item in held:
         _advance(topic, group, item)
     return OkProgress(closed=closed)
 
 
-def _check_tokens(gid: int, tokens: int) -> None:
+def check_tokens(gid: int, tokens: int) -> None:
     if not 0 <= tokens <= MOST_TOKENS:
         raise bad(f"tokens={tokens} of group {gid} is outside [0, {MOST_TOKENS}]: nothing was taken in; count the tokens generated so far")
 
@@ -130,7 +138,7 @@ def _advance(topic: TopicState, group: Group, item: ProgressItem) -> None:
     topic.start(group)
 
 
-def _check_version(topic: TopicState, group: Group, oldest: int) -> None:
+def check_version(topic: TopicState, group: Group, oldest: int) -> None:
     if not group.min_version <= oldest <= topic.version:
         raise bad(
             f"oldest_version={oldest} of group {group.gid} is outside [{group.min_version}, {topic.version}] (its min_version, the committed "
@@ -207,8 +215,8 @@ def _writable(topic: TopicState, gid: int, rows: list[Incoming], owner: str) -> 
 
 def _check_put(topic: TopicState, group: Group, rows: list[Incoming], count: int | None) -> None:
     for row in rows:
-        _check_tokens(group.gid, row.tokens)
-        _check_version(topic, group, row.oldest)
+        check_tokens(group.gid, row.tokens)
+        check_version(topic, group, row.oldest)
         if not row.oldest <= row.newest <= topic.version:
             raise bad(
                 f"newest_version={row.newest} of row {row.index} of group {group.gid} is outside [{row.oldest}, "

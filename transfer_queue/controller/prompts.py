@@ -108,9 +108,13 @@ class PromptQueue:
         return count <= self._room
 
     @property
+    def most(self) -> int:
+        """How many there is room for while nothing waits. Those that come again had theirs, and nothing goes on without them."""
+        return self.bound + len(self._returning)
+
+    @property
     def _room(self) -> int:
-        """Those that come again had theirs, and nothing goes on without them."""
-        return self.bound + len(self._returning) - len(self._waiting)
+        return self.most - len(self._waiting)
 
     def put(self, prompts: list[PromptPut], cursor: int) -> None:
         """Store new prompts and the cursor, as one step."""

@@ -23,10 +23,10 @@ def put_prompts(topic: TopicState, request: PutPrompts, last: bool) -> OkPrompts
             raise bad(f"prompt {prompt.gid} with rows={prompt.rows}: gids count from 0 to 2^47, rows from 1 to {MOST_ROWS}; nothing was stored")
     topic.runtime.blocks.check(places_of(prompt.columns.values()) for prompt in request.prompts)
     new = queue.new(request.prompts)
-    if len(new) > queue.bound:
+    if len(new) > queue.most:
         raise bad(
-            f"prompts: {len(new)} new ones in one put exceed prompts_bound={queue.bound} of topic {topic.name!r}: they could never fit; nothing was "
-            "stored. Ask Demand how many may be put"
+            f"prompts: {len(new)} new ones in one put exceed the {queue.most} that ever fit, by prompts_bound={queue.bound} of topic {topic.name!r}: "
+            "nothing was stored. Ask Demand how many may be put"
         )
     if topic.over or not queue.has_room(len(new)):
         return OkPrompts(accepted=0, cursor=queue.cursor) if topic.over or last else None

@@ -112,7 +112,7 @@ def _oldest(scene: Scene, topic: TopicState) -> GroupWait | None:
         names = [topic.schema.consumers[number].name for number in sorted(group.leased_by)]
         waits, owners = f"the commit of {', '.join(names)}", [lease.owner for lease in topic.leases if lease.consumer in group.leased_by]
     elif not group.closed:
-        needed = topic.window.restart_version(topic.version, topic.ledger.open, group.min_version)
+        needed = topic.restart_version(group)
         waits = f"rows {group.missing_rows()[:SHOWN]}" if group.holder is not None else f"a producer with weights of version {needed} or newer"
         owners = [] if group.holder is None else [group.holder]
     elif missing := missing_columns(topic, group):

@@ -101,7 +101,7 @@ def waits_for(topic: TopicState, group: Group) -> str:
     if group.state in ("admitted", "generating"):
         if group.holder is not None:
             return f"rows {group.missing_rows()[:8]} from {group.holder}"
-        needed = topic.window.restart_version(topic.version, topic.ledger.open, group.min_version)
+        needed = topic.restart_version(group)
         return f"a producer with weights of version {needed} or newer"
     return missing_columns(topic, group) or f"a take of {topic.schema.consumers[topic.schema.terminals[0]].name}"
 

@@ -10,8 +10,8 @@ from transfer_queue.controller.group import STATES, Attempt, Group
 from transfer_queue.controller.paged import FEW, Paged
 from transfer_queue.controller.schema import Schema
 from transfer_queue.controller.shelf import Shelf
-from transfer_queue.controller.tables import NEVER, NONE, FrozenRows, FrozenTable, GroupTable, RowTable, Where, spread, where
-from transfer_queue.messages import Record
+from transfer_queue.controller.tables import LEFT, NEVER, NONE, FrozenRows, FrozenTable, GroupTable, RowTable, Where, spread, where
+from transfer_queue.messages import NOWHERE, Record
 
 ROW_BITS = 16  # of a key: a group has at most MOST_ROWS rows
 Numbers = np.ndarray | int  # of several groups, or of one
@@ -99,8 +99,10 @@ class Store:
         table.gid[at], table.life[at], table.since[at], table.wanted[at] = gid, life, since, wanted
         table.version[at] = table.min_version[at] = min_version
         table.base[at], table.oldest[at], table.order[at] = base, NEVER, order
+        table.left_oldest[at], table.left_newest[at] = NEVER, 0
+        table.places[at, LEFT] = NOWHERE
         if places.size:
-            table.places[at] = places
+            table.places[at, :LEFT] = places
 
     def forget(self, slots: np.ndarray) -> None:
         """The groups ended: nobody finds them any more. Their columns can still be read until `free`."""

@@ -14,6 +14,7 @@ from transfer_queue.messages import Record
 FIRST = 256  # slots of a new table
 STEP = 1 << 16  # most slots that are added at a time: growing costs what is added, for the system moves what is there without copying it
 NONE = -1  # no slot
+LEFT = -1  # place in a group's `places` of what an attempt handed back
 NEVER = np.iinfo(np.int64).max  # a version that is older than none
 
 
@@ -252,6 +253,8 @@ class GroupTable(Table):
         self.oldest = self._column("oldest", np.int64)  # oldest token of its rows; NEVER without any
         self.newest = self._column("newest", np.int64)  # newest token of its rows; 0 without any
         self.tokens = self._column("tokens", np.int64)  # in its rows
+        self.left_oldest = self._column("left_oldest", np.int64)  # oldest token of what an attempt handed back; NEVER without any
+        self.left_newest = self._column("left_newest", np.int64)  # newest of them; 0 without any
         self.attempt_tokens = self._column("attempt_tokens", np.int64)
         self.lapses = self._column("lapses", np.int64)  # attempts that made no progress for `lease_s`
         self.closed = self._column("closed", np.bool_)
@@ -260,4 +263,4 @@ class GroupTable(Table):
         self.queued = self._column("queued", np.bool_, consumers)  # lies in the ready set of a consumer of groups
         self.leased = self._column("leased", np.bool_, consumers)  # by terminal consumers
         self.acked = self._column("acked", np.bool_, consumers)  # by terminal consumers that trained it
-        self.places = self._column("places", np.int64, shared, 4)  # of its shared columns
+        self.places = self._column("places", np.int64, shared + 1, 4)  # of its shared columns, then (LEFT) of what an attempt handed back

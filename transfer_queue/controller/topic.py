@@ -26,10 +26,11 @@ from transfer_queue.controller.rounds import Rounds, waits_for_its_rank
 from transfer_queue.controller.runtime import Runtime
 from transfer_queue.controller.schema import Place, Schema
 from transfer_queue.controller.store import Store, once
+from transfer_queue.controller.tables import LEFT, NEVER
 from transfer_queue.controller.terminal import Terminal
 from transfer_queue.controller.timers import Check, Due, Timer
 from transfer_queue.controller.window import WindowRules
-from transfer_queue.messages import NOWHERE, TopicSpec, packed_places, unpacked
+from transfer_queue.messages import NOWHERE, Slice, TopicSpec, packed_places, unpacked
 
 
 class TopicState:
@@ -203,22 +204,50 @@ class TopicState:
         owner = self.unhold(group)
         slots = np.array([group.slot])
         self.groups.groups.closed[slots] = True
+        self.drop_left(group)
         self.reversion(group)
         self.ledger.move(group, "complete", self.version, reason, owner)
         self.queues.closed(slots)
 
     def lose_producer(self, group: Group, reason: str) -> None:
-        """The attempt is lost, its finished rows are kept; the rest is handed out again. Without a rest the group is complete."""
+        """The attempt is lost."""
+        self.lost_attempts += self.end_attempt(group, reason)
+
+    def end_attempt(self, group: Group, reason: str) -> bool:
+        """Finished rows are kept, and what was handed back; the rest is handed out again, if there is a rest. Without one the group is complete."""
         owner = self.unhold(group)
         self.groups.groups.attempt_tokens[group.slot] = 0
         if not group.missing_rows():
             self.close(group, reason)
-            return
+            return False
         self.reversion(group)
         self.ledger.move(group, "admitted", self.version, reason, owner)
-        self.lost_attempts += 1
         self.reissues.push(group)
         self.runtime.wake("pull", self.name)
+        return True
+
+    def keep_left(self, group: Group, piece: Slice, oldest: int, newest: int) -> None:
+        """Another attempt can go on from these tokens, in place of what an earlier one left."""
+        table = self.groups.groups
+        self.runtime.blocks.hold_each([(piece.shard, piece.block)])
+        self.drop_left(group)
+        table.places[group.slot, LEFT] = (piece.shard, piece.block, piece.start, piece.stop)
+        table.left_oldest[group.slot], table.left_newest[group.slot] = oldest, newest
+
+    def drop_left(self, group: Group) -> None:
+        table = self.groups.groups
+        if table.left_oldest[group.slot] == NEVER:
+            return
+        self.runtime.blocks.release(table.places[[group.slot], LEFT])
+        table.places[group.slot, LEFT] = NOWHERE
+        table.left_oldest[group.slot], table.left_newest[group.slot] = NEVER, 0
+
+    def restart_version(self, group: Group) -> int:
+        """Of the weights that another attempt needs, at least. With tokens to go on from the group's version is fixed and nothing newer has overtaken
+        it, so these need no older weights than their newest, and no other."""
+        if group.left is not None:
+            return group.asked_version
+        return self.window.restart_version(self.version, self.ledger.open, group.min_version)
 
     def unhold(self, group: Group) -> str:
         attempt = self.groups.attempts.pop(group.slot, None)

@@ -6,6 +6,7 @@ What was freed before the copy was made is not there then; what became of it, th
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -19,7 +20,8 @@ _ENTRY, _BEGIN = struct.Struct("=qq"), struct.Struct("=I")
 def find(memory: Mapping, blocks: np.ndarray) -> np.ndarray | None:
     """Where in the arena the extents of `blocks`, [n] int64 with IN_REGION, begin; None where one of them is not there. They may go any time."""
     if len(blocks) <= FEW:
-        found = [_find_one(memory, block) for block in blocks.tolist()]
+        seen: dict[int, int] = {}
+        found = [find_one(memory, block, seen) for block in blocks.tolist()]
         return None if -1 in found else np.array(found, dtype=np.int64)
     directories = _directories(memory, blocks)
     if directories is None:
@@ -32,7 +34,7 @@ def find(memory: Mapping, blocks: np.ndarray) -> np.ndarray | None:
 def still_there(memory: Mapping, blocks: np.ndarray) -> bool:
     """Whether nothing was freed until now: what was copied before is what was put. The table is looked at last, see `region`."""
     if len(blocks) <= FEW:
-        return all(_is_there(memory, block) for block in set(blocks.tolist()))
+        return few_still_there(memory, blocks.tolist())
     directories = _directories(memory, blocks)
     if directories is None or memory.readable[directories + (blocks & BLOCKS - 1)].any():
         return False
@@ -40,18 +42,24 @@ def still_there(memory: Mapping, blocks: np.ndarray) -> bool:
     return again is not None and bool((again == directories).all())
 
 
-def _find_one(memory: Mapping, block: int) -> int:
-    """-1: it is not there."""
-    directory = _directory(memory, block)
+def find_one(memory: Mapping, block: int, seen: dict[int, int]) -> int:
+    """Where the extent of one block begins, -1: it is not there. `seen`: where the regions of earlier ones begin."""
+    region = block >> INDEX_BITS
+    directory = seen.get(region)
+    if directory is None:
+        directory = seen[region] = _directory(memory, block)
     if directory < 0:
         return -1
     (begin,) = _BEGIN.unpack_from(memory.bytes, directory + BEGINS_AT + 4 * (block & BLOCKS - 1))
     return directory + begin if PUTS_AT <= begin <= REGION_BYTES else -1
 
 
-def _is_there(memory: Mapping, block: int) -> bool:
-    directory = _directory(memory, block)
-    return directory >= 0 and not memory.bytes[directory + (block & BLOCKS - 1)] and _directory(memory, block) == directory
+def few_still_there(memory: Mapping, blocks: Sequence[int]) -> bool:
+    """`still_there`, of a few."""
+    directories = {block >> INDEX_BITS: _directory(memory, block) for block in blocks}
+    if min(directories.values(), default=0) < 0 or any(memory.bytes[directories[block >> INDEX_BITS] + (block & BLOCKS - 1)] for block in blocks):
+        return False
+    return all(_directory(memory, region << INDEX_BITS) == directory for region, directory in directories.items())
 
 
 def _directory(memory: Mapping, block: int) -> int:

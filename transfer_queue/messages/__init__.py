@@ -35,7 +35,10 @@ from transfer_queue.messages.producing import (
     Demand,
     DropGroups,
     GroupLease,
+    HandBack,
+    HandedBack,
     OkDemand,
+    OkHandedBack,
     OkProgress,
     OkPrompts,
     OkPulled,
@@ -69,6 +72,7 @@ AnyRequest = (
     | Pull
     | Put
     | Progress
+    | HandBack
     | PutRows
     | DropGroups
     | Take
@@ -97,6 +101,7 @@ AnyReply = (
     | OkDemand
     | OkPulled
     | OkProgress
+    | OkHandedBack
     | OkPut
     | OkStored
     | OkTaken
@@ -132,6 +137,8 @@ __all__ = [
     "Failed",
     "GroupLease",
     "GroupWait",
+    "HandBack",
+    "HandedBack",
     "Kind",
     "LeaseWait",
     "Leave",
@@ -144,6 +151,7 @@ __all__ = [
     "OkDemand",
     "OkDirective",
     "OkEmpty",
+    "OkHandedBack",
     "OkImage",
     "OkProgress",
     "OkPrompts",

@@ -70,6 +70,7 @@ class GroupLease(Record, frozen=True):
     min_version: int  # no token of it may be made by older weights
     rows: list[int]  # samples still missing (a reissue keeps those that were put)
     columns: dict[str, Slice]  # the group's shared columns
+    left: Slice | None = None  # what an attempt before this one handed back (`HandBack`): go on from there
 
 
 class OkPulled(Reply, frozen=True):
@@ -96,6 +97,29 @@ class Progress(Request, frozen=True):
 
 class OkProgress(Reply, frozen=True):
     closed: list[int]  # gids that are dropped or no longer yours: abort them
+
+
+class HandedBack(Record, frozen=True, array_like=True):
+    gid: int
+    fence: int
+    tokens: int  # of the rows that are not finished, those included that were there when the attempt began; 0: there is nothing to go on from
+    oldest_version: int  # of these tokens; anything without any
+    newest_version: int
+    left: Slice | None  # bytes that only producers understand; None without tokens
+
+
+class HandBack(Request, frozen=True):
+    """A holder ends its attempts, and what it has of their unfinished rows is kept: whoever pulls the groups next goes on from there, with weights at
+    least as new as the newest of these tokens. Atomic per group; rows of them that are on their way are to be put before."""
+
+    topic: str
+    member: str
+    incarnation: int
+    groups: list[HandedBack]
+
+
+class OkHandedBack(Reply, frozen=True):
+    closed: list[int]  # gids that are dropped or no longer yours. Counted, never an error
 
 
 class PutRows(Request, frozen=True):

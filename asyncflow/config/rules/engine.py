@@ -17,6 +17,25 @@ def options(config: RunConfig) -> None:
         vllm_settings(config.rollout.options)
 
 
+def tensor_parallel(config: RunConfig) -> None:
+    """vLLM uses as many devices as processes share a copy of the model."""
+    rollout = config.resources["rollout"]
+    if config.rollout.engine != VLLM or rollout.devices == "cpu":
+        return
+    given = config.rollout.options.get("tensor_parallel", 1)
+    each = next(len(place.devices) for place in config.places() if place.role == "rollout")
+    if given != each:
+        key = "rollout.options.tensor_parallel"
+        raise SettingError(
+            key,
+            given,
+            rule=f"each of the {rollout.workers} replicas has {each} devices, and vLLM uses one a process",
+            consequence="devices would stay idle, or vLLM would find too few",
+            fix=[f"++{key}={each}"],
+            advice="or another number of resources.rollout.workers or devices",
+        )
+
+
 def package(config: RunConfig) -> None:
     if config.rollout.engine == VLLM and find_spec("vllm") is None:
         raise SettingError(

@@ -87,6 +87,21 @@ def devices(config: RunConfig) -> None:
     config.places()
 
 
+def backend(config: RunConfig) -> None:
+    """A backend that moves device memory needs a device in every member of the group, the publisher included."""
+    name, kind = config.weights.backend, config.cluster.kind
+    needs = {"nccl": "cuda", "hccl": "npu"}.get(name)
+    if needs is None or config.weights.transport == "pull":
+        return
+    consequence = "no broadcast group could be made"
+    if kind != needs:
+        rule, advice = f"it moves memory of {needs} devices, and cluster.kind = {kind!r}", f"or set cluster.kind={needs}"
+        raise SettingError("weights.backend", name, rule=rule, consequence=consequence, fix=["weights.backend=auto"], advice=advice)
+    if config.resources["publisher"].devices == "cpu":
+        rule, advice = f"the publisher sends, and resources.publisher.devices = 'cpu' gives it no {kind} device", "or resources.publisher.devices=1"
+        raise SettingError("weights.backend", name, rule=rule, consequence=consequence, fix=["weights.backend=auto"], advice=advice)
+
+
 def wires(config: RunConfig) -> None:
     """Addresses are addresses, and beyond loopback keys are required."""
     binds = {"queue.bind": config.queue.bind, "queue.shard_bind": config.queue.shard_bind, "weights.bind": config.weights.bind}

@@ -59,7 +59,7 @@ class EmulatedRolloutEngine:
         if request.id in self._told or not request.token_ids or request.budget_left < 1:
             problem = "is known already" if request.id in self._told else f"has {len(request.token_ids)} tokens and budget {request.budget_left}"
             raise ValueError(f"request {request.id!r} {problem}: ids are unique, prompts and budgets at least 1; nothing was queued")
-        if self.loaded is None or request.min_version > self.loaded.version:
+        if self.loaded is None or (request.min_epoch, request.min_version) > (self.loaded.epoch, self.loaded.version):
             raise ValueError(f"request {request.id!r} needs weights of version {request.min_version}, loaded is {self.loaded}; nothing was queued")
 
     def _tokens_of(self, request: Request) -> int:
@@ -108,7 +108,7 @@ class EmulatedRolloutEngine:
         ids = [1 + zlib.crc32(id_.encode()) % (TOKENS - 1)] * count
         if finish == "stop":
             ids[-1] = STOP_TOKEN
-        return Chunk(id_, ids, [-1.0] * count, self.loaded.version, finish)
+        return Chunk(id_, ids, [-1.0] * count, self.loaded.version, finish, self.loaded.epoch)
 
     def abort(self, ids: Sequence[str]) -> None:
         self._catch_up()

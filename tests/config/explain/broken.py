@@ -110,6 +110,14 @@ BROKEN = [
     by_override(f"{LOSS}={ALGORITHMS}.los:PolicyLoss", key=LOSS, value=f"'{ALGORITHMS}", rule=f"did you mean {ALGORITHMS}.loss?"),
     by_override(f"{LOSS}={ALGORITHMS}.loss:PolicyLos", key=LOSS, value=f"'{ALGORITHMS}", rule="has no 'PolicyLos', did you mean 'PolicyLoss'?"),
     by_override("stages.reward.compute=rewards", key="stages.reward.compute", value="'rewards'", rule="package.module:name"),
+    by_override(
+        *GPUS,
+        "rollout.engine=vllm",
+        "resources.rollout.devices=2",
+        key="rollout.options.tensor_parallel",
+        value="1",
+        rule="each of the 1 replicas has 2 devices",
+    ),
     by_override("rollout.engine=nowhere:make", key="rollout.engine", value="'nowhere:make'", rule="there is no module 'nowhere'"),
     by_override("observe.writers=[tensorbord]", key="observe.writers", value="['tensorbord']", rule="did you mean 'tensorboard'?"),
     # roles, devices, addresses

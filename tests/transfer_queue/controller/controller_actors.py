@@ -118,9 +118,10 @@ class Attempt:
     lease: m.GroupLease
     left: dict[int, int]  # row -> tokens to go
     tokens: dict[int, list[int]] = field(default_factory=dict)  # row -> versions of its tokens
+    begun: int = 0  # of them, those that another attempt handed back
 
     def count(self) -> int:
-        return sum(map(len, self.tokens.values()))
+        return sum(map(len, self.tokens.values())) - self.begun
 
     def oldest(self) -> int | None:
         return min((version for versions in self.tokens.values() for version in versions), default=None)
@@ -157,9 +158,28 @@ class Rollout(Actor):
         for attempt in list(self.attempts.values()):
             if not attempt.count() and world.rng.random() < 0.2:
                 self._tell(attempt)
+        if self.attempts and world.settings.hand_backs and world.rng.random() < world.settings.hand_backs:
+            self._hand_back()
         for gid in list(self.attempts):
             if gid in self.attempts and world.rng.random() < 0.8:
                 self._generate(self.attempts[gid])
+
+    def _hand_back(self) -> None:
+        """All of them, with what they have."""
+        groups = []
+        for gid, attempt in self.attempts.items():
+            begun = {row: versions for row, versions in attempt.tokens.items() if row in attempt.left}
+            versions = [version for versions in begun.values() for version in versions]
+            piece = self.world.slice() if versions else None
+            if piece is not None:
+                self.world.left[piece.block] = begun
+            tokens = (attempt.count(), min(versions, default=0), max(versions, default=0))
+            groups.append(m.HandedBack(gid, attempt.lease.fence, *tokens, piece))
+        reply = self.ask(m.HandBack(topic="policy", groups=groups, **self.who))
+        self.world.handed_back += isinstance(reply, m.OkHandedBack) and len(groups) - len(reply.closed)
+        self.attempts.clear()
+        if isinstance(reply, m.ErrorReply) and reply.code == "stale_incarnation":
+            self.die()
 
     def _evaluate(self) -> None:
         if not self.attempts and self.world.rng.random() < 0.3:
@@ -171,9 +191,11 @@ class Rollout(Actor):
         for lease in reply.groups if isinstance(reply, m.OkPulled) else ():
             assert self.loaded >= lease.min_version, "handed out to weights that are too old"
             long = self.world.rng.random() < self.world.settings.slow
-            self.attempts[lease.gid] = Attempt(
-                lease, {row: self.world.rng.randint(20, 40) if long else self.world.rng.randint(1, 4) for row in lease.rows}
-            )
+            left = {row: self.world.rng.randint(20, 40) if long else self.world.rng.randint(1, 4) for row in lease.rows}
+            begun = {} if lease.left is None else self.world.left[lease.left.block]
+            tokens = {row: list(versions) for row, versions in begun.items() if row in left}
+            assert all(versions[-1] <= self.loaded for versions in tokens.values()), "goes on with weights that are older than its last token"
+            self.attempts[lease.gid] = Attempt(lease, left, tokens, sum(map(len, tokens.values())))
 
     def _generate(self, attempt: Attempt) -> None:
         row = self.world.rng.choice(sorted(attempt.left))

@@ -14,7 +14,7 @@ from transfer_queue import messages as m
 from transfer_queue.wire import decode_request, encode
 
 WILD = (-(2**63), -1, 0, 1, 2**31, 2**63 - 1, 2**64 - 1)
-HARMLESS = (m.Watch, m.Demand, m.Pull, m.Progress, m.PutRows, m.DropGroups, m.Take, m.WriteBack, m.Release, m.Report)
+HARMLESS = (m.Watch, m.Demand, m.Pull, m.Progress, m.HandBack, m.PutRows, m.DropGroups, m.Take, m.WriteBack, m.Release, m.Report)
 """Requests that may end nothing but what their sender holds, whatever they say."""
 
 
@@ -76,9 +76,16 @@ class NoisyWorld(World):
         if isinstance(request, m.PutRows):
             columns = {name: self._moved(buffer) for name, buffer in request.rows.columns.items()}
             return msgspec.structs.replace(request, rows=msgspec.structs.replace(request.rows, columns=columns))
+        if isinstance(request, m.HandBack):
+            return msgspec.structs.replace(request, groups=[self._elsewhere(item) for item in request.groups])
         if isinstance(request, m.WriteBack):
             return msgspec.structs.replace(request, columns={name: self._moved(buffer) for name, buffer in request.columns.items()})
         return request
+
+    def _elsewhere(self, item: m.HandedBack) -> m.HandedBack:
+        if item.left is None:
+            return item
+        return msgspec.structs.replace(item, left=msgspec.structs.replace(item.left, shard=1, block=self.slice().block))
 
     def _moved(self, buffer: bytes) -> bytes:
         if len(buffer) % 32:

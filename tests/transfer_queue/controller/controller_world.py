@@ -37,6 +37,7 @@ class Settings:
     load_chance: float = 0.3  # that a rollout loads newer weights when it acts
     evaluate_every: int | None = 3
     budget_groups: int = 12  # bytes, in worst-case groups
+    hand_backs: float = 0.0  # chance that a rollout hands back all that it has
     drops: float = 0.0  # chance that the advantage stage gives its groups up
 
 
@@ -54,6 +55,8 @@ class World:
         self.published_step = 0
         self.evaluated: list[int] = []
         self.tokens: dict[int, list[int]] = {}  # block of a tokens column -> versions of its tokens
+        self.left: dict[int, dict[int, list[int]]] = {}  # block of what was handed back -> row -> versions of its tokens
+        self.handed_back = 0  # groups
         self.stalenesses: list[int] = []  # of every trained row: version trained from - oldest token
         self.trained_gids: list[int] = []
         self.blocks = 0

@@ -18,7 +18,7 @@ from transfer_queue.controller.timers import Timer, Timers
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_a_member_that_sends_wild_values_disturbs_no_run_and_what_is_refused_changes_nothing(seed: int) -> None:
-    world = NoisyWorld(Settings(seed=seed, staleness=seed - 1, total=18, policy="drop" if seed == 3 else "wait"), chance=0.7)
+    world = NoisyWorld(Settings(seed=seed, staleness=seed - 1, total=18, policy="drop" if seed == 3 else "wait", hand_backs=0.1), chance=0.7)
     status = world.run()
     assert status.reason == "completed"
     assert len(world.trained_gids) == len(set(world.trained_gids)) == 18

@@ -52,11 +52,22 @@ def test_a_run_keeps_the_bound_and_ends(seed: int, staleness: int | None, policy
     slow=st.sampled_from([0.0, 0.3]),
     requeue=st.booleans(),
     drops=st.sampled_from([0.0, 0.1]),
+    hand_backs=st.sampled_from([0.0, 0.05, 0.3]),
     evaluate_every=st.sampled_from([None, 1, 3]),
 )
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_any_run_keeps_the_bound_and_ends(**options: object) -> None:
     finish(Settings(hang=0.01, budget_groups=30, **options))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("policy", ["wait", "drop"])
+@pytest.mark.parametrize("staleness", [0, 1, 2, None])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_run_whose_replicas_hand_back_what_they_have_keeps_the_bound_and_ends(seed: int, staleness: int | None, policy: Policy) -> None:
+    world, status = finish(Settings(seed=seed, staleness=staleness, policy=policy, requeue=seed == 2, hand_backs=0.2, slow=0.3))
+    assert world.handed_back > 10
+    assert any(event.reason == "handed_back" for event in world.log.of("group"))
+    assert status.topics[0].ledger["trained"] == world.settings.total
 
 
 def test_the_measured_maximum_reaches_the_bound() -> None:

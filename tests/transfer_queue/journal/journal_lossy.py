@@ -71,6 +71,7 @@ class LossyWorld(World):
                 self._look_at(reply)
             if isinstance(reply, m.OkPulled):
                 assert not any(self._is_lost(piece.shard, piece.block) for lease in reply.groups for piece in lease.columns.values())
+                assert not any(self._is_lost(lease.left.shard, lease.left.block) for lease in reply.groups if lease.left is not None)
         return super()._drain(own)
 
     def _look_at(self, taken: m.OkTaken) -> None:

@@ -33,6 +33,7 @@ ANY_RUN = {
     "staleness": st.sampled_from([0, 1, 2, None]),
     "policy": st.sampled_from(["wait", "drop"]),
     "requeue": st.booleans(),
+    "hand_backs": st.sampled_from([0.0, 0.1]),
     "drops": st.sampled_from([0.0, 0.1]),
     "deaths": st.sampled_from([0.01, 0.05]),
 }

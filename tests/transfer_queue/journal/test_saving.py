@@ -236,7 +236,7 @@ def loaded(config: CoreConfig, log: Log, clock: Clock, data: bytes) -> Core:
 @given(seed=st.integers(0, 2**32), steps=st.integers(0, 400), policy=st.sampled_from(["wait", "drop"]))
 @settings(max_examples=15)
 def test_any_state_is_loaded_with_everything_ready_again_and_its_ledger_balanced(seed: int, steps: int, policy: m.Policy) -> None:
-    world = World(Settings(seed=seed, policy=policy))
+    world = World(Settings(seed=seed, policy=policy, hand_backs=0.1))
     for _ in range(steps):
         world.step()
     named = Named(decoded(saved(world.core)))
@@ -256,7 +256,7 @@ def test_any_state_is_loaded_with_everything_ready_again_and_its_ledger_balanced
 
 
 def test_records_with_arrays_come_back_as_they_were() -> None:
-    world = World(Settings(seed=1))
+    world = World(Settings(seed=1, hand_backs=0.1))
     for _ in range(200):
         world.step()
     frozen = freeze(world.core.topics["policy"])

@@ -172,6 +172,20 @@ def test_prompts_that_come_again_have_room_though_the_others_fill_it() -> None:
     assert [lease.gid for lease in desk.pull(desk.join("rollout-1"), 2)] == [0, 1]
 
 
+def test_as_many_prompts_as_are_asked_for_may_be_put_at_once_with_those_that_come_again() -> None:
+    desk = ShardDesk(msgspec.structs.replace(plain(batch=2, staleness=0), rewinds=True, prompts_bound=2))
+    desk.shard(0)
+    desk.shard(1)
+    source = desk.join("source", "source")
+    put_again(desk, source, [0, 1], (0,))
+    desk.pull(desk.join("rollout-0"), 2)
+    desk.lose(0)
+    demand = desk.ask(source.connection, m.Demand(topic="t", wait_s=0.0, **source.fields), m.OkDemand)
+    assert (demand.wanted, demand.cursor) == (4, 0)
+    assert put_again(desk, source, range(4), (1,)) == 4
+    assert [lease.gid for lease in desk.pull(desk.join("rollout-1"), 4)] == [0, 1]
+
+
 def test_prompts_that_are_to_come_again_are_part_of_a_snapshot() -> None:
     desk = rewinding()
     desk.lose(0)
@@ -341,6 +355,7 @@ def finish(world: LossyWorld) -> None:
     requeue=st.booleans(),
     losses=st.sampled_from([0.01, 0.04]),
     blind=st.booleans(),
+    hand_backs=st.sampled_from([0.0, 0.1]),
     rewinds=st.booleans(),
 )
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -49,8 +49,9 @@ class Limits:
 def _check_version(request: Request, loaded: WeightsId | None) -> None:
     if loaded is None:
         raise ValueError(_refuse(request, "no weights are loaded", "call load_weights first"))
-    if request.min_version > loaded.version:
-        rule = f"min_version = {request.min_version} is above the loaded version {loaded.version}"
+    if (request.min_epoch, request.min_version) > (loaded.epoch, loaded.version):
+        of = f" of epoch {request.min_epoch}" if request.min_epoch != loaded.epoch else ""
+        rule = f"min_version = {request.min_version}{of} is above the loaded version {loaded.version}{of and f' of epoch {loaded.epoch}'}"
         raise ValueError(_refuse(request, rule, "load newer weights first, or give the request to another replica"))
 
 

@@ -119,10 +119,10 @@ class EmbeddedRolloutEngine:
         for id_ in ids:
             slot = self._table.slot_of.get(id_)
             if slot is not None:
-                self._ended += self._table.hand_over(np.array([slot]), self._version, "aborted")
+                self._ended += self._table.hand_over(np.array([slot]), self._weights, "aborted")
                 self._table.vacate(slot)
             elif self._queue.pop(id_, None) is not None:
-                self._ended.append(Chunk(id_, [], [], self._version, "aborted"))
+                self._ended.append(Chunk(id_, [], [], self._weights.version, "aborted", self._weights.epoch))
 
     def capacity(self) -> Capacity:
         running, queued = len(self._table.slot_of), len(self._queue)
@@ -143,7 +143,7 @@ class EmbeddedRolloutEngine:
                 if not self._table.slot_of:
                     break
                 self._measured_step()
-            self._ended += self._table.hand_over(self._table.active_slots(), self._version)
+            self._ended += self._table.hand_over(self._table.active_slots(), self._weights)
         ended, self._ended = self._ended, []
         return ended
 
@@ -182,7 +182,7 @@ class EmbeddedRolloutEngine:
         logits = self._forward.decode(table.token, table.position)
         self._refuse_non_finite(logits)
         stopped, exhausted = table.advance(*sample(logits, table.temperature, table.uniforms()))
-        self._ended += table.hand_over(stopped, self._version, "stop") + table.hand_over(exhausted, self._version, "length")
+        self._ended += table.hand_over(stopped, self._weights, "stop") + table.hand_over(exhausted, self._weights, "length")
         for slot in (*stopped.tolist(), *exhausted.tolist()):
             table.vacate(slot)
 
@@ -192,7 +192,7 @@ class EmbeddedRolloutEngine:
             # The cache now holds such numbers too, and a masked NaN is still a NaN: this engine is of no further use.
             ids = [request.id for request, is_bad in zip(self._table.request, bad.tolist(), strict=True) if request is not None and is_bad]
             self._dead = f"logits of {ids} were not finite"
-            raise NonFiniteLogitsError(ids, self._version)
+            raise NonFiniteLogitsError(ids, self._weights.version)
 
     # ---------------------------------------------------------------- weights
 
@@ -203,7 +203,7 @@ class EmbeddedRolloutEngine:
         if mode == "wait":
             while self._table.slot_of:
                 self._step()
-                self._ended += self._table.hand_over(self._table.active_slots(), self._version)
+                self._ended += self._table.hand_over(self._table.active_slots(), self._weights)
         elif mode == "abort":
             self.abort([*self._table.slot_of, *self._queue])
         self._paused = True
@@ -231,9 +231,9 @@ class EmbeddedRolloutEngine:
         return self._loaded
 
     @property
-    def _version(self) -> int:
+    def _weights(self) -> WeightsId:
         assert self._loaded is not None, "requests are refused while no weights are loaded"
-        return self._loaded.version
+        return self._loaded
 
 
 def _check_widths(*, slots: int, prompt_width: int, kv_width: int, prefill_rows: int, steps_per_call: int) -> None:

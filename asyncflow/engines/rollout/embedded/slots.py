@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from asyncflow.contracts.rollout import Chunk, Finish, Request
+from asyncflow.contracts.weights import WeightsId
 from asyncflow.engines.rollout.embedded.sampling import uniforms
 
 
@@ -70,14 +71,14 @@ class SlotTable:
         exhausted = active & ~stopped & (self.left == 0)
         return np.flatnonzero(stopped), np.flatnonzero(exhausted)
 
-    def hand_over(self, slots: np.ndarray, version: int, finish: Finish | None = None) -> list[Chunk]:
+    def hand_over(self, slots: np.ndarray, weights: WeightsId, finish: Finish | None = None) -> list[Chunk]:
         """What these rows made since their last chunk; rows that made nothing and do not finish are left out."""
         chunks = []
         made, tokens, logprobs = self._made[slots].tolist(), self._tokens[slots].tolist(), self._logprobs[slots].tolist()
         for slot, n, row_tokens, row_logprobs in zip(slots.tolist(), made, tokens, logprobs, strict=True):
             request = self.request[slot]
             if request is not None and (n or finish):
-                chunks.append(Chunk(request.id, row_tokens[:n], row_logprobs[:n], version, finish))
+                chunks.append(Chunk(request.id, row_tokens[:n], row_logprobs[:n], weights.version, finish, weights.epoch))
         self._made[slots] = 0
         return chunks
 

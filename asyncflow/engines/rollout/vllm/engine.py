@@ -206,15 +206,17 @@ class VllmRolloutEngine:
         if self.loaded is not None and weights < self.loaded:
             rule = f"older than the loaded {self.loaded}, which goes on serving"
             raise ValueError(f"weights {weights} are refused: {rule}; load a newer (epoch, version), or build a new engine")
-        staged = self._staging.write(weights, tensors)
-        self._expected.check(staged)
+        staged = self._staging.stage(weights, tensors)
         paused_before = self._paused
-        if not paused_before:
-            self.pause("keep")
         try:
+            self._expected.check(staged)
+            if not paused_before:
+                self.pause("keep")
             self._load(staged)
         finally:
-            if not paused_before and self._dead is None:
+            if self._staging.serving is not staged:
+                staged.let_go()
+            if self._paused and not paused_before and self._dead is None:
                 self.resume()
 
     def _load(self, staged: Staged) -> None:
@@ -224,7 +226,7 @@ class VllmRolloutEngine:
             attempts = self._table.again(waiting, staged.weights)  # they start with these weights, from their prefill on
             process.abort(keys)
             process.update(staged)
-            self._staging.serving = staged
+            self._staging.serve(staged)
             process.submit(attempts)
 
         try:

@@ -41,11 +41,16 @@ class ExpectedWeights:
             if found != expected:
                 raise _refused(label, f"tensor {meta.name!r} is {_words(*found)}, the model's {_words(*expected)}")
             twin = came.setdefault(self._same[meta.name], tensor)
-            if twin is not tensor and not torch.equal(twin, tensor):
+            if twin is not tensor and not torch.equal(_bits(twin), _bits(tensor)):
                 raise _refused(label, f"tensor {meta.name!r} came under a tied name with other values")
         missing = sorted(name for name, key in self._same.items() if key not in came)
         if missing:
             raise _refused(label, f"{len(missing)} tensors are missing, the first is {missing[0]!r}")
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    """A NaN equals itself here: it is a value like any other to whoever moves it."""
+    return tensor.reshape(-1).view(torch.uint8)
 
 
 def _words(shape: tuple[int, ...], dtype: str) -> str:

@@ -6,6 +6,7 @@ When any of them is gone, or does not answer by a deadline, this life is over an
 from __future__ import annotations
 
 import asyncio
+import math
 import multiprocessing
 import threading
 import time
@@ -212,7 +213,7 @@ class VllmProcess:
 
         await self._llm.start_weight_update()
         await self._llm.update_weights(WeightTransferUpdateRequest(update_info=staged.address.plain()))
-        await self._llm.finish_weight_update(weight_version=str(staged.weights.version))
+        await self._llm.finish_weight_update(weight_version=f"{staged.weights.epoch}.{staged.weights.version}")
 
     def resume(self) -> None:
         self._ask(self._llm.resume_generation(), self._settings.reply_s, "resume")
@@ -247,11 +248,19 @@ def _delta(attempt: Attempt, completion: Any, state: Any) -> Delta:
     logprobs = list(completion.logprobs.logprobs) if token_ids else []
     if len(logprobs) != len(token_ids):
         raise RuntimeError(f"{len(token_ids)} tokens came with {len(logprobs)} log-probabilities: one each is needed, a missing one is never 0")
+    if not all(map(math.isfinite, logprobs)):
+        raise RuntimeError(f"log-probabilities {logprobs[:8]} are not finite, so its weights are not either: nothing can be trained on them")
     if completion.weight_versions is not None:
-        starts = [(int(span.version), span.start) for span in completion.weight_versions]
+        starts = [_start(span.version, span.start) for span in completion.weight_versions]
     else:
-        starts = [(int(version), start) for version, start in state.weight_version_starts]
+        starts = [_start(version, start) for version, start in state.weight_version_starts]
     reason = completion.finish_reason
     if reason is not None and reason not in FINISHES:
         raise RuntimeError(f"it ended as {reason!r}, which is none of {', '.join(FINISHES)}")
-    return Delta(token_ids, logprobs, starts or [(attempt.weights.version, 0)], None if reason is None else FINISHES[reason])
+    return Delta(token_ids, logprobs, starts or [(attempt.weights.epoch, attempt.weights.version, 0)], None if reason is None else FINISHES[reason])
+
+
+def _start(label: str, start: int) -> tuple[int, int, int]:
+    """`label`: what `update` gave the weights."""
+    epoch, _, version = label.partition(".")
+    return int(epoch), int(version), start

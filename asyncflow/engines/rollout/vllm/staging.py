@@ -1,6 +1,7 @@
 """Weights in shared memory, where vLLM's worker processes read them: each loads its own part of every tensor, so nothing is sent to anybody.
 
-Two arenas take turns: what serves now stays where it is until its successor is loaded, for an engine that has to be started anew starts with it.
+What comes out of a host cache lies in shared memory already, and is held there; anything else is copied into an arena of our own. What serves now
+stays where it is until its successor is loaded, for an engine that has to be started anew starts with it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import msgspec
 from asyncflow.contracts.weights import WeightsId
 from checkpoint_engine.copy_out import copy_out
 from checkpoint_engine.manifest import Manifest, TensorMeta, view_tensor
-from shared_arena import Arena, Descriptor, Mappings
+from checkpoint_engine.slot import Lease
+from shared_arena import Arena, Descriptor, Mappings, claimed
 
 if TYPE_CHECKING:
     import torch
@@ -30,17 +32,17 @@ class Address(msgspec.Struct, frozen=True):
 
 
 def read_staged(address: Address, mappings: Mappings) -> Iterator[tuple[str, torch.Tensor]]:
-    """(name, view) of every tensor, in another process. Views are valid until the next version is staged in the same arena: copy before."""
+    """(name, view) of every tensor, in another process. Views are valid until the version's successor is loaded: copy before."""
     buffer = mappings.attach(address.arena).tensor()
     for meta in address.manifest.tensors:
         yield meta.name, view_tensor(buffer, meta)
 
 
 class Staged:
-    """One version in an arena."""
+    """One version in shared memory. `held`: the host cache's lease on it, where it lies there."""
 
-    def __init__(self, arena: Arena, manifest: Manifest) -> None:
-        self._arena, self.manifest = arena, manifest
+    def __init__(self, arena: Arena, manifest: Manifest, held: Lease | None = None) -> None:
+        self._arena, self.manifest, self._held = arena, manifest, held
 
     @property
     def weights(self) -> WeightsId:
@@ -55,24 +57,46 @@ class Staged:
         return Address(self._arena.descriptor(), self.manifest)
 
     def tensors(self) -> Iterator[tuple[TensorMeta, torch.Tensor]]:
-        buffer = self._arena.tensor()
+        """Only to be read."""
+        import torch
+
+        buffer = torch.from_numpy(claimed(self._arena.array))
         for meta in self.manifest.tensors:
             yield meta, view_tensor(buffer, meta)
+
+    def let_go(self) -> None:
+        if self._held is not None:
+            self._held.release()
 
 
 class Staging:
     """The version that serves, and room for the next."""
 
     def __init__(self) -> None:
-        self._arenas = [Arena(user="vllm"), Arena(user="vllm")]
-        self.serving: Staged | None = None
+        self._arenas = [Arena(user="vllm"), Arena(user="vllm")]  # empty as long as all versions come out of a host cache
+        self._serving: Staged | None = None
 
-    def write(self, weights: WeightsId, tensors: Iterable[tuple[str, torch.Tensor]]) -> Staged:
-        """Copy a version beside the one that serves; each tensor is copied when it is yielded."""
-        free = next(arena for arena in self._arenas if self.serving is None or arena is not self.serving.arena)
+    @property
+    def serving(self) -> Staged | None:
+        return self._serving
+
+    def serve(self, staged: Staged) -> None:
+        """It is loaded: the one before is needed no more."""
+        before, self._serving = self._serving, staged
+        if before is not None and before is not staged:
+            before.let_go()
+
+    def stage(self, weights: WeightsId, tensors: Iterable[tuple[str, torch.Tensor]]) -> Staged:
+        """A version beside the one that serves: held where it lies, or copied, each tensor when it is yielded."""
+        held = tensors.keep() if isinstance(tensors, Lease) and tensors.weights == weights else None
+        if held is not None:
+            return Staged(held.arena, held.manifest, held)
+        free = next(arena for arena in self._arenas if self._serving is None or arena is not self._serving.arena)
         return Staged(free, copy_out(free, weights, tensors))
 
     def close(self) -> None:
-        self.serving = None
+        if self._serving is not None:
+            self._serving.let_go()
+        self._serving = None
         for arena in self._arenas:
             arena.close()

@@ -45,7 +45,7 @@ class Delta(msgspec.Struct, frozen=True):
 
     token_ids: list[int]
     logprobs: list[float]
-    starts: list[tuple[int, int]]  # (version, index of its first token in the attempt), ascending; covers all tokens so far
+    starts: list[tuple[int, int, int]]  # (epoch, version, index of its first token in the attempt), ascending; covers all tokens so far
     finish: Finish | None
 
 
@@ -215,14 +215,14 @@ class RequestTable:
 def _split(id_: str, delta: Delta, first: int) -> list[Chunk]:
     """One chunk for each run of tokens of one version. `first`: index of the delta's first token in the attempt."""
     end = first + len(delta.token_ids)
-    stops = [start for _, start in delta.starts[1:]] + [end]
+    stops = [start for *_, start in delta.starts[1:]] + [end]
     chunks = []
-    for (version, start), stop in zip(delta.starts, stops, strict=True):
+    for (epoch, version, start), stop in zip(delta.starts, stops, strict=True):
         begin, stop = max(start, first) - first, min(stop, end) - first
         if begin < stop:
-            chunks.append(Chunk(id_, delta.token_ids[begin:stop], delta.logprobs[begin:stop], version))
+            chunks.append(Chunk(id_, delta.token_ids[begin:stop], delta.logprobs[begin:stop], version, epoch=epoch))
     if delta.finish is not None:
         if not chunks:
-            chunks = [Chunk(id_, [], [], delta.starts[-1][0])]
+            chunks = [Chunk(id_, [], [], delta.starts[-1][1], epoch=delta.starts[-1][0])]
         chunks[-1] = msgspec.structs.replace(chunks[-1], finish=delta.finish)
     return chunks

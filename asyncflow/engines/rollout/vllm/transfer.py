@@ -54,7 +54,7 @@ class SharedMemoryTransfer(WeightTransferEngine[NoInit, StagedUpdate]):
 
     def __init__(self, config: Any, vllm_config: Any, device: torch.device, model: torch.nn.Module) -> None:
         super().__init__(config, vllm_config, device, model)
-        self._mappings = Mappings(most=2)
+        self._mappings = Mappings(most=2, private=True)  # others read the same memory, and it may be the publisher's
         self._follows = _followers(model)
         _end_with_owner()
 

@@ -1,0 +1,101 @@
+"""A task of mathematical questions in parquet files: verl's columns, the model's own chat template, answers compared by math-verify."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from asyncflow.data.chat import load_tokenizer, prompt_ids, stops_of
+from asyncflow.data.order import EndlessOrder
+from asyncflow.data.parquet import Message
+from asyncflow.data.questions import MathItem, QuestionFiles
+from asyncflow.data.task import Example
+from asyncflow.rewards.answers import FORMS, Form
+from asyncflow.rewards.math_judge import MathJudge
+from asyncflow.rewards.verdict import Verdict
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+FIXED_SEED = 0  # of the held-out questions: the same for every run
+Files = str | Sequence[str]
+
+
+class MathParquet:
+    """Implements what a run needs of `asyncflow.data.task.Task` (no warm start: there are no demonstrations). Files are read by the source and by
+    whoever evaluates, never by a scorer."""
+
+    def __init__(
+        self,
+        *,
+        seed: int,
+        tokenizer: str,  # folder of the model's Hugging Face files
+        train: Files,
+        held_out: Files = (),  # questions of these are evaluated, and never trained
+        held_out_share: float = 0.0,  # without such files: this share of the training questions, by the hash of their text
+        prompt_width: int,  # longest prompt in tokens
+        item_bytes: int,
+        stop_token_ids: Sequence[int] = (),  # none: the model's own
+        forms: Sequence[Form] = FORMS,
+        compare_s: float = 5.0,  # most seconds that comparing one answer may take
+        compare_bytes: int = 2 << 30,  # most memory of the process that compares
+    ) -> None:
+        self._seed, self._folder, self._stop_token_ids = seed, tokenizer, tuple(stop_token_ids)
+        self._questions = QuestionFiles(_files(train), _files(held_out), held_out_share, prompt_width, item_bytes, self._encode)
+        self._judge = MathJudge(forms, compare_s, compare_bytes)
+
+    @functools.cached_property
+    def tokenizer(self) -> PreTrainedTokenizerFast:
+        return load_tokenizer(self._folder)
+
+    def prompt(self, gid: int) -> tuple[list[int], bytes]:
+        """(prompt token ids, `item` bytes): the training questions in an endless order of the run's seed. Raises DataError."""
+        example = self._questions.training.example(self._order(gid))
+        return example.prompt_ids, example.item
+
+    def held_out(self, count: int) -> list[Example]:
+        """The first `count` held-out questions, in an order that is the same for every run and mixes the file, so that a few are of all kinds.
+        Raises DataError where there are fewer."""
+        self._questions.refuse_fewer(count)
+        evaluated = self._questions.evaluated
+        return [evaluated.example(row) for row in EndlessOrder(len(evaluated.rows), FIXED_SEED).first(count)]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """See `QuestionFiles.counts`."""
+        return self._questions.counts
+
+    def verdict(self, item: bytes, response_ids: Sequence[int]) -> Verdict:
+        """Of a response as it was sampled. Never raises for what is in the response. Raises ValueError for a broken item."""
+        try:
+            truths = msgspec.json.decode(item, type=MathItem).truths
+        except msgspec.DecodeError as error:
+            raise ValueError(f"item {item[:40]!r} is none of this task ({error}) and cannot be scored; source and scorer need one task") from error
+        if not len(response_ids) or int(response_ids[-1]) not in self._stops:
+            return Verdict.UNFINISHED
+        return self._judge(truths, str(self.tokenizer.decode([int(token) for token in response_ids[:-1]], skip_special_tokens=True)))
+
+    def score(self, item: bytes, response_ids: Sequence[int]) -> float:
+        return float(self.verdict(item, response_ids) is Verdict.RIGHT)
+
+    def close(self) -> None:
+        """End the process that compares answers."""
+        self._judge.close()
+
+    @functools.cached_property
+    def _stops(self) -> frozenset[int]:
+        return frozenset(self._stop_token_ids or stops_of(self._folder, self.tokenizer))
+
+    @functools.cached_property
+    def _order(self) -> EndlessOrder:
+        return EndlessOrder(len(self._questions.training.rows), self._seed)
+
+    def _encode(self, chats: Sequence[list[Message]]) -> list[list[int]]:
+        return prompt_ids(self.tokenizer, chats)
+
+
+def _files(named: Files) -> tuple[str, ...]:
+    return (named,) if isinstance(named, str) else tuple(named)

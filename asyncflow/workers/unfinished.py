@@ -1,0 +1,43 @@
+"""Interrupted state on its way from one replica to another: what a group has of rows that are not finished, as bytes that the queue keeps unread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+import numpy as np
+
+
+class Unfinished(msgspec.Struct, array_like=True, frozen=True):
+    """One row: token ids as sampled, their log-probabilities, the version of the weights that made each, the epoch of the last. n >= 1 tokens."""
+
+    row: int
+    token_ids: bytes  # [n] int32
+    logprobs: bytes  # [n] float32
+    versions: bytes  # [n] int32
+    epoch: int = 0
+
+
+Tokens = tuple[list[int], list[float], list[int], int]  # token ids, log-probabilities, versions: one each a token; epoch of the last
+
+
+def encode(rows: Iterable[tuple[int, Tokens]]) -> bytes:
+    """(row, its tokens); rows without any are left out. Nothing left: b""."""
+    kept = [
+        Unfinished(row, np.array(ids, "<i4").tobytes(), np.array(logprobs, "<f4").tobytes(), np.array(versions, "<i4").tobytes(), epoch)
+        for row, (ids, logprobs, versions, epoch) in rows
+        if ids
+    ]
+    return msgspec.msgpack.encode(kept) if kept else b""
+
+
+def decode(data: bytes) -> dict[int, Tokens]:
+    """By row. Raises ValueError for what is none of ours."""
+    found = {}
+    for kept in msgspec.msgpack.decode(data, type=list[Unfinished]) if data else ():
+        columns = [np.frombuffer(kept.token_ids, "<i4"), np.frombuffer(kept.logprobs, "<f4"), np.frombuffer(kept.versions, "<i4")]
+        if len({len(column) for column in columns}) > 1:
+            counts = [len(column) for column in columns]
+            raise ValueError(f"row {kept.row} was handed back with {counts} token ids, log-probabilities, versions: one each is needed")
+        found[kept.row] = (columns[0].tolist(), columns[1].tolist(), columns[2].tolist(), kept.epoch)
+    return found
