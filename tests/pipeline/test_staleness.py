@@ -61,6 +61,17 @@ def test_under_drop_a_slow_replica_keeps_the_bound_and_what_is_dropped_is_replac
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("policy", ["wait", "drop"])
+def test_what_updates_interrupt_goes_back_to_the_queue_and_the_bound_holds(tmp_path: Path, policy: str) -> None:
+    overrides = ("staleness=2", f"flow.policy={policy}", "rollout.pause_mode=abort", "run.steps=12")
+    run = run_pipeline(configure(tmp_path / "run", *overrides, *SLOW_REPLICA))
+    assert_completed(run)
+    assert max(trained_staleness(run)) <= 2
+    assert run.summary.trained_groups == 12 * 6
+    assert any(event.reason == "handed_back" for event in run.events)
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("policy", ["wait", "drop"])
 def test_short_last_batches_and_restarts_keep_the_bound(tmp_path: Path, policy: str) -> None:
     random = Random(5)
 
