@@ -32,7 +32,7 @@ import checkpoint_engine.broadcast as broadcast_module
 from checkpoint_engine.digest import weights_digest
 from checkpoint_engine.fanout import SyncReport
 from checkpoint_engine.publisher import Publisher
-from checkpoint_engine.publisher_client import PublisherClient
+from checkpoint_engine.publisher_client import PublisherClient, PublisherGone
 from checkpoint_engine.receiver import Receiver
 from checkpoint_engine.sharded import ShardedClient, ShardedWalk, WalkBroken
 from checkpoint_engine.weights_id import WeightsId
@@ -173,9 +173,14 @@ def publish(client: PublisherClient, version: int, epoch: int = 0) -> None:
 
 
 def publish_until(client: PublisherClient, versions: Iterator[int], epoch: int, process: BaseProcess, followers: list[Follower]) -> int:
-    """Publish until `process` is struck by what it sends or receives; returns the version that did it."""
+    """Publish until `process` is struck by what it sends or receives; returns the version that did it (or, where a sender still sent the one before
+    when it was armed, the one that it did not take any more)."""
     for version in itertools.islice(versions, 8):
-        publish(client, version, epoch)
+        try:
+            publish(client, version, epoch)
+        except PublisherGone:
+            eventually(lambda: struck(process), what="the publisher is gone because it was struck")
+            return version
         eventually(lambda version=version: struck(process) or all(f.has((epoch, version)) for f in followers), 20, f"{version} came, or struck")
         with contextlib.suppress(AssertionError):
             eventually(lambda: struck(process), 0.7)
@@ -245,7 +250,7 @@ class Sender:
         theirs.close()
         assert self.pipe.poll(20), "the publisher is up"
         self.endpoint: str = self.pipe.recv()
-        self.client = PublisherClient(self.endpoint)
+        self.client = PublisherClient(self.endpoint, reply_s=5.0)
 
     def await_followers(self) -> None:
         assert self.pipe.poll(40), "receivers find the successor"
