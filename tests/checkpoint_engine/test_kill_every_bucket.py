@@ -90,7 +90,7 @@ def loaded(receiver: Receiver) -> tuple[int, int, str] | None:
 
 
 def follow(endpoint: str, member: str, at: int, stroke: signal.Signals, pipe: Connection) -> None:
-    """Tells ("began" | "ready" | "failed", monotonic time, what can be loaded then); strikes itself at bucket `at` (0: never) of a version."""
+    """Tells ("began" | "over" | "ready" | "failed", monotonic time, what can be loaded then). Strikes itself at bucket `at` (0: never)."""
     if at:
         strike_at(at, stroke)
 
@@ -105,7 +105,7 @@ def follow(endpoint: str, member: str, at: int, stroke: signal.Signals, pipe: Co
         endpoint,
         on_ready=lambda _: tell("ready"),
         on_error=lambda _: tell("failed"),
-        on_transfer=lambda begins: tell("began") if begins else None,
+        on_transfer=lambda begins: tell("began" if begins else "over"),
     )
     made.set()
     pipe.poll(120)
@@ -117,7 +117,7 @@ class Follower:
 
     def __init__(self, endpoint: str, member: str, at: int = 0, stroke: signal.Signals = signal.SIGKILL) -> None:
         self.member = member
-        self.told_s: dict[str, float] = {"began": 0.0, "ready": 0.0, "failed": 0.0}  # the last time
+        self.told_s: dict[str, float] = {"began": 0.0, "over": 0.0, "ready": 0.0, "failed": 0.0}  # the last time
         self.loaded: tuple[int, int, str] | None = None
         self.pipe, theirs = FORK.Pipe()
         self.process = start(follow, endpoint, member, at, stroke, theirs)
@@ -144,10 +144,10 @@ class Follower:
         self.take_in()
         return self.told_s["failed"] > since_s
 
-    def idle_since(self, since_s: float) -> bool:
-        """No transfer began: it was told of nothing."""
+    def is_waiting(self) -> bool:
+        """In the middle of no transfer: what it was told of has come, or it was told of nothing."""
         self.take_in()
-        return self.told_s["began"] < since_s
+        return self.told_s["began"] <= self.told_s["over"]
 
     def end(self) -> None:
         self.process.kill()
@@ -281,8 +281,7 @@ def test_a_sender_struck_at_any_bucket_is_heard_of_the_old_weights_serve_and_its
         for (
             survivor
         ) in survivors:  # it heard, or had all of it, or was told of nothing yet; what it serves is whole (see `loaded`), and never nothing
-            over = survivor.heard_since, survivor.idle_since
-            eventually(lambda s=survivor, o=over, v=(life, version), b=since_s: s.has(v) or o[0](b) or o[1](b), HEARD_S, f"{survivor.member} heard")
+            eventually(lambda s=survivor, b=since_s: s.heard_since(b) or s.is_waiting(), HEARD_S, f"{survivor.member} heard")
             heard += survivor.heard_since(since_s)
             assert survivor.has((life, version - 1))
         sender.end()
