@@ -111,8 +111,8 @@ class PublisherClient:
                 return False
             if not isinstance(answer, m.Slot):
                 raise PublishRefused(f"a slot was asked for and {type(answer).__name__} came")
-            self._pending, again = None, callable(tensors)
-            self._fill(answer, weights, tensors() if callable(tensors) else tensors)
+            again = callable(tensors)
+            self._fill(answer, weights, tensors)
         except PublishRefused as error:
             if not (error.for_now and again):
                 self._pending = None
@@ -144,7 +144,7 @@ class PublisherClient:
         self._spare.close()
         self._mappings.close()
 
-    def _fill(self, slot: m.Slot, weights: WeightsId, tensors: Iterable[tuple[str, torch.Tensor | np.ndarray]]) -> None:
+    def _fill(self, slot: m.Slot, weights: WeightsId, tensors: Tensors) -> None:
         began = time.perf_counter()
         try:
             arena, self.path = self._mappings.attach(slot.descriptor), "shared"
@@ -153,7 +153,9 @@ class PublisherClient:
         self._pins.keep_only((*slot.slots, self._spare.nonce))
         self._mappings.keep_only(slot.slots)
         try:
-            manifest = copy_out(arena, weights, tensors)
+            walked = tensors() if callable(tensors) else tensors  # if this raises, nothing was walked, and the version is still pending
+            self._pending = None
+            manifest = copy_out(arena, weights, walked)
             self.copy_s = time.perf_counter() - began
             if arena is self._spare:
                 self._send_bytes(slot.ticket, manifest)

@@ -27,17 +27,25 @@ def read_few(tables: Mapping[str, np.ndarray], spec: m.TopicSpec, peers: Mapping
     if not 0 < sum(len(table) for table in tables.values()) <= glimpse.FEW:
         return None
     looks: dict[int, _Look] = {}
-    found, left = {}, MOST_BYTES
+    copies, left = {}, MOST_BYTES
     for name, table in tables.items():
         pieces = _pieces(table.tolist(), peers, looks)
         if pieces is None:
             return None
-        left -= sum(map(len, pieces))
-        column = None if left < 0 else _column(column_of(spec, name), pieces)
+        lengths = [len(piece) for piece in pieces]
+        left -= sum(lengths)
+        if left < 0:
+            return None
+        copies[name] = _copied(pieces), lengths
+    if not all(glimpse.few_still_there(look.memory, look.blocks) for look in looks.values()):
+        return None
+    found: dict[str, Column] = {}
+    for name, (copy, lengths) in copies.items():
+        column = _column(column_of(spec, name), copy, lengths)
         if column is None:
             return None
         found[name] = column
-    return found if all(glimpse.few_still_there(look.memory, look.blocks) for look in looks.values()) else None
+    return found
 
 
 class _Look:
@@ -67,10 +75,15 @@ def _pieces(places: list[list[int]], peers: Mapping[int, Peer], looks: dict[int,
     return pieces
 
 
-def _column(column: m.Column, pieces: list[memoryview]) -> Column | None:
+def _copied(pieces: list[memoryview]) -> bytearray:
+    """One after the other. They may change meanwhile: nothing of it may be looked at before it is known that they did not."""
+    return bytearray().join(pieces)
+
+
+def _column(column: m.Column, copy: bytearray, nbytes: list[int]) -> Column | None:
+    """`nbytes`: of each row."""
     dtype = storage(column.dtype)
-    lengths = [len(piece) // dtype.itemsize for piece in pieces]
-    copy = bytearray().join(pieces)
+    lengths = [length // dtype.itemsize for length in nbytes]
     if sum(lengths) * dtype.itemsize != len(copy):
         return None  # some piece ends inside of an element
     values = np.frombuffer(copy, dtype=dtype)
@@ -78,7 +91,7 @@ def _column(column: m.Column, pieces: list[memoryview]) -> Column | None:
         return None
     if column.kind == "scalar":
         width = value_elements(column)
-        return values.reshape(len(pieces), *column.shape) if all(length == width for length in lengths) else None
+        return values.reshape(len(lengths), *column.shape) if all(length == width for length in lengths) else None
     if column.kind == "per_token":
         width = value_elements(column)
         if any(length % width for length in lengths):

@@ -1,4 +1,4 @@
-"""The answer in a response's text, and whether it is a plain whole number. Every search is linear in a bounded part of the text."""
+"""The answer in a response's text, and whether it is a plain whole number. Every search is in a bounded part of the text."""
 
 from __future__ import annotations
 

@@ -36,6 +36,8 @@ class MathProcess:
 
     def equal(self, truths: list[str], answer: str) -> bool:
         """Raises TimeoutError past the deadline, CompareFailed with what went wrong, RuntimeError when no such process can be started here."""
+        if self._process is not None and self._process.poll() is not None:
+            self.close()  # it ended while nobody asked it anything, which is no answer's fault
         if self._process is None:
             self._start()
         reply = self._ask(Question(truths, answer))

@@ -18,6 +18,7 @@ class Lead:
     def __init__(self, exchange: Exchange, select: Callable[[], Selection], prefetch: int, unstack_experts: bool) -> None:
         self._exchange, self._select, self._prefetch, self._unstack = exchange, select, prefetch, unstack_experts
         self._walking: Generator[tuple[str, torch.Tensor]] | None = None
+        self.began = False  # a walk, with all ranks
         self._awaited: Callable[[int], object] | None = self._decline  # how the others get the word they wait for; None: they wait no more
 
     def tensors(self) -> Generator[tuple[str, torch.Tensor]]:
@@ -38,6 +39,7 @@ class Lead:
 
     def _walk(self) -> Generator[tuple[str, torch.Tensor]]:
         selection = self._select()
+        self.began = True
         self._awaited = None  # if they do not agree, or somebody goes, everybody has heard of that
         self._exchange.agree(GO, selection.fingerprint())
         gathered = iter(Gather(selection.entries, self._exchange, self._prefetch))

@@ -94,6 +94,8 @@ class ShardedWalk:
         lead = self._lead()
         try:
             taken = take(lead.tensors)
+            if taken and not lead.began:
+                raise RuntimeError(f"{self._exchange}: a version that was not walked is called taken: the other ranks sent nothing; hand it over")
         except BaseException:  # whatever it was, the others must not wait for it
             with contextlib.suppress(WalkBroken):
                 lead.conclude(HELD if held() else FAILED)

@@ -177,23 +177,37 @@ def test_a_commit_may_take_longer_than_a_step_of_the_walk() -> None:
         assert run_ranks(2, commit_slowly, publisher.endpoint) == [True] * 2
 
 
-def flush_alone(rank: int, endpoint: str) -> str:
+def flush_alone(rank: int, endpoint: str) -> tuple[str, bool]:
     sharded = client_of(rank, endpoint)
     patch_commit(refuse(for_now=True))
     assert not sharded.publish(policy(0), 5)
+    error = ""
     try:
         if sharded._client is not None:
             sharded._client.flush(5)
-    except RuntimeError as error:
-        return str(error)
-    return ""
+    except RuntimeError as raised:
+        error = str(raised)
+    return error, sharded.flush(5)
 
 
-def test_a_root_whose_client_is_flushed_without_the_others_is_told_so_and_does_not_wait_for_them() -> None:
+def test_a_root_whose_client_is_flushed_without_the_others_is_told_so_and_loses_nothing() -> None:
     with running_publisher(transport="pull") as publisher:
-        root, other = run_ranks(2, flush_alone, publisher.endpoint)
+        (root, *taken), other = run_ranks(2, flush_alone, publisher.endpoint)
+        eventually(lambda: publisher.published is not None, what="the version is published")
     assert "call `flush` of ShardedClient on every rank" in root
-    assert other == ""
+    assert (taken, other) == ([True], ("", True))
+
+
+def call_taken_what_was_not_walked(rank: int) -> object:
+    state = state_of(dist.get_world_size())
+    walk = ShardedWalk(lambda: state, timeout_s=TIMEOUT_S)
+    return told(lambda: walk.hand_over(lambda tensors: True))
+
+
+def test_a_version_that_was_not_walked_counts_as_taken_on_no_rank() -> None:
+    root, *others = run_ranks(3, call_taken_what_was_not_walked)
+    assert root == (RuntimeError.__name__, True)
+    assert others == [(WalkAbandoned.__name__, True)] * 2
 
 
 def publish_to_nobody(rank: int) -> list[object]:

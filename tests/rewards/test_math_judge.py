@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -148,9 +149,21 @@ def test_a_process_that_is_killed_in_a_comparison_costs_that_one_a_zero(judge: M
     assert judge(["0.5"], "\\boxed{1/2}") is Verdict.RIGHT
     pid = judge._process.pid
     assert pid is not None
-    os.kill(pid, signal.SIGKILL)
+    os.kill(pid, signal.SIGSTOP)
+    killer = threading.Timer(0.3, os.kill, (pid, signal.SIGKILL))
+    killer.start()
     assert judge(["0.5"], "\\boxed{1/3}") is Verdict.FAILED
+    killer.join()
     assert "exit code -9" in caplog.text
+    assert judge(["0.5"], "\\boxed{1/2}") is Verdict.RIGHT
+
+
+def test_a_process_that_died_while_nobody_asked_it_costs_nobody_a_zero(judge: MathJudge) -> None:
+    assert judge(["0.5"], "\\boxed{1/2}") is Verdict.RIGHT
+    child = judge._process._process
+    assert child is not None
+    child.kill()
+    child.wait(10)
     assert judge(["0.5"], "\\boxed{1/2}") is Verdict.RIGHT
 
 

@@ -211,3 +211,6 @@ def test_what_is_written_to_a_private_mapping_is_seen_by_nobody_else() -> None:
     other = Arena.attach(arena.descriptor())
     assert other.array.tolist() == [1] * 4096
     mappings.close()
+    arena.array[:] = 5
+    mappings.close()
+    assert mappings.attach(arena.descriptor()).tensor().tolist() == [5] * 4096, "a mapping that was written to goes on with its own pages"

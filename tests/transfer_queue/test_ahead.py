@@ -126,7 +126,7 @@ def test_a_row_that_was_freed_is_gone_for_who_freed_it_and_for_everybody(queue):
         client.discard(slices)
 
 
-@pytest.mark.parametrize(("rows", "module", "name"), [(1, few, "_column"), (FEW, few, "_column"), (FEW + 1, copying, "_copy")])
+@pytest.mark.parametrize(("rows", "module", "name"), [(1, few, "_copied"), (FEW, few, "_copied"), (FEW + 1, copying, "_copy")])
 def test_bytes_that_change_under_a_read_are_never_returned(queue, monkeypatch, rows, module, name):
     """The row goes, and its memory is another's, between the look before the copy and the copy."""
     with member(queue, "torn") as client, member(queue, "thief") as thief:

@@ -16,8 +16,10 @@ from transfer_queue import few, transfer
 from transfer_queue import messages as m
 from transfer_queue.client import QueueClient
 from transfer_queue.columns import Jagged
+from transfer_queue.errors import Gone
 from transfer_queue.local import LocalQueue
 from transfer_queue.memory.glimpse import FEW
+from transfer_queue.shard import messages as sm
 
 KINDS: dict[str, m.Column] = {
     column.name: column
@@ -129,6 +131,22 @@ def test_what_is_wrong_with_a_place_is_left_to_the_ordinary_way(client, cut):
     wrong = m.Slice(piece.shard, piece.block, piece.start + start, (piece.start + stop) if stop else piece.stop)
     assert few.read_few({"logits": m.places(m.packed_places([wrong]))}, SPEC, client._peers) is None
     client.discard([piece])
+
+
+@pytest.mark.parametrize("name", ["answer", "calls"])
+def test_bytes_that_are_anothers_by_now_are_not_looked_into(client, monkeypatch, name):
+    (piece,) = client.write([0], {name: made(name, 1, 7)}, SPEC)[name]
+    answered(client)
+    copied = few._copied
+
+    def late(pieces: list[memoryview]) -> bytearray:
+        client._peer(piece.shard).link.post(sm.Free(blocks=[piece.block]))  # as another member's word, of which we know nothing
+        client._peer(piece.shard).ask(sm.ShardStatus()).result(5.0)
+        return bytearray(b"\xff" * len(copied(pieces)))
+
+    monkeypatch.setattr(few, "_copied", late)
+    with pytest.raises(Gone):
+        client.read(refs([piece]), [name], SPEC)
 
 
 def test_an_absent_value_is_left_to_the_ordinary_way(client):

@@ -33,6 +33,7 @@ from vllm_harness import (
 from asyncflow.contracts.rollout import WeightsNotLoaded
 from asyncflow.engines.model import hf_tensors
 from asyncflow.engines.rollout.vllm.engine import EngineCrashed, VllmRolloutEngine
+from asyncflow.engines.rollout.vllm.traces import FOLDER, SOCKETS
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
 RESTARTS = 4
@@ -160,3 +161,4 @@ def test_processes_that_are_not_ready_in_time_are_ended_with_an_error_and_leave_
     _, alive = psutil.wait_procs(set(psutil.Process().children(recursive=True)) - before, timeout=30)
     assert [process for process in alive if "resource_tracker" not in " ".join(process.cmdline())] == []
     assert traces() - files == set()
+    assert not Path(os.environ.get(SOCKETS, "")).name.startswith(FOLDER), "what this process starts next would look for a folder that is gone"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,9 +15,11 @@ from asyncflow.config.errors import SettingError
 from asyncflow.config.load import load as load_config
 from asyncflow.contracts.rollout import Chunk, Request, Sampling
 from asyncflow.contracts.weights import WeightsId
+from asyncflow.engines.rollout.vllm.arguments import OWNER, forget_environment, set_environment
 from asyncflow.engines.rollout.vllm.process import _delta
 from asyncflow.engines.rollout.vllm.settings import VllmSettings, vllm_settings
 from asyncflow.engines.rollout.vllm.table import Delta, RequestTable
+from asyncflow.engines.rollout.vllm.traces import SOCKETS
 
 WEIGHTS = [WeightsId("policy", 0, version) for version in range(5)]
 
@@ -41,6 +44,16 @@ def test_a_wrong_option_is_refused_with_its_name_and_a_fix(options: dict[str, ob
         vllm_settings(options)
     assert words in str(refusal.value)
     assert "rollout.options." in str(refusal.value)
+
+
+def test_what_an_engine_said_to_its_processes_is_forgotten_with_it_and_not_with_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", {})
+    set_environment(VllmSettings(), "first")
+    set_environment(VllmSettings(), "second")
+    forget_environment("first")
+    assert (os.environ[SOCKETS], os.environ[OWNER]) == ("second", str(os.getpid()))
+    forget_environment("second")
+    assert not {SOCKETS, OWNER} & os.environ.keys()
 
 
 def test_a_recipe_with_vllm_is_checked_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,10 +102,10 @@ class OkProgress(Reply, frozen=True):
 class HandedBack(Record, frozen=True, array_like=True):
     gid: int
     fence: int
-    tokens: int  # of the rows that are not finished, those included that were there when the attempt began; 0: there is nothing to go on from
-    oldest_version: int  # of these tokens; anything without any
+    tokens: int  # that this attempt has made so far, as in `ProgressItem`; not those that came with it
+    oldest_version: int  # of the tokens in `left`; anything without any
     newest_version: int
-    left: Slice | None  # bytes that only producers understand; None without tokens
+    left: Slice | None  # what there is of unfinished rows, in bytes that only producers understand; None where there is nothing
 
 
 class HandBack(Request, frozen=True):

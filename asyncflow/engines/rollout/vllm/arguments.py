@@ -16,6 +16,9 @@ OWNER = "ASYNCFLOW_VLLM_OWNER"  # variable: process id of the rollout worker, fo
 EXTENSION = "asyncflow.engines.rollout.vllm.transfer.WorkerExtension"
 OURS = (  # of AsyncEngineArgs: set here, or the contract would not hold
     "model",
+    "max_model_len",
+    "max_num_seqs",
+    "tensor_parallel_size",
     "load_format",
     "skip_tokenizer_init",
     "logprobs_mode",
@@ -52,6 +55,13 @@ def set_environment(settings: VllmSettings, folder: str) -> None:
         defaults["TORCH_COMPILE_DISABLE"] = "1"  # vLLM compiles its count of ranks even so, for 20 s
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
+
+
+def forget_environment(folder: str) -> None:
+    """What named an engine that has ended: whatever this process starts next would inherit the name of a folder that is gone."""
+    if os.environ.get(SOCKETS) == folder:  # else another engine is there by now
+        del os.environ[SOCKETS]
+        os.environ.pop(OWNER, None)
 
 
 def engine_arguments(shape: Shape, settings: VllmSettings) -> Any:

@@ -15,7 +15,7 @@ from concurrent.futures import Future, wait
 from typing import Any, TypeVar
 
 from asyncflow.contracts.rollout import PauseMode
-from asyncflow.engines.rollout.vllm.arguments import Shape, engine_arguments, sampling, set_environment
+from asyncflow.engines.rollout.vllm.arguments import Shape, engine_arguments, forget_environment, sampling, set_environment
 from asyncflow.engines.rollout.vllm.settings import VllmSettings
 from asyncflow.engines.rollout.vllm.staging import Staged
 from asyncflow.engines.rollout.vllm.table import FINISHES, Attempt, Delta, RequestTable
@@ -115,6 +115,7 @@ class VllmProcess:
             llm.shutdown(timeout=0.0)  # told to end, they take longer than END_S every time
         self._kill_children()
         remove_traces(self._ident, self._folder, self._segments)
+        forget_environment(self._folder)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(END_S)
         if not self._thread.is_alive():
