@@ -51,15 +51,17 @@ class Bare:
         )
         self._llm = AsyncLLM.from_engine_args(arguments)
 
-    def turn(self, number: int) -> dict[str, Any]:
-        """All requests at once, from the first one's submission until the last one's end."""
+    def turn(self, number: int, first_gid: int) -> dict[str, Any]:
+        """All requests at once, from the first one's submission until the last one's end. `first_gid`: of the groups that are these prompts there."""
         prompts = [prompt for prompt in self._scope.prompts(number) for _ in range(self._scope.rows)]
+        seeds = self._scope.seeds(first_gid)
         begin = time.monotonic()
-        lengths = self._loop.run_until_complete(self._all(number, prompts))
+        lengths = self._loop.run_until_complete(self._all(number, prompts, seeds))
         return {"seconds": time.monotonic() - begin, "tokens": sum(lengths), "rows": len(lengths)}
 
-    async def _all(self, number: int, prompts: list[list[int]]) -> list[int]:
-        return await asyncio.gather(*(self._one(f"{number}/{index}", prompt, index) for index, prompt in enumerate(prompts)))
+    async def _all(self, number: int, prompts: list[list[int]], seeds: list[int]) -> list[int]:
+        each = enumerate(zip(prompts, seeds, strict=True))
+        return await asyncio.gather(*(self._one(f"{number}/{index}", prompt, seed) for index, (prompt, seed) in each))
 
     async def _one(self, key: str, prompt: list[int], seed: int) -> int:
         """Tokens of the response."""

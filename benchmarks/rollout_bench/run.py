@@ -55,6 +55,11 @@ class Run:
         self.trainer.publish()
         self._prompts = self._finished = 0
 
+    @property
+    def next_gid(self) -> int:
+        """Of the next turn's first group."""
+        return self._prompts
+
     def _publisher(self) -> str:
         """Where it listens."""
         seen, deadline = -1, time.monotonic() + WAIT_S

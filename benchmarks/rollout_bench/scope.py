@@ -8,9 +8,13 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from asyncflow.contracts.rollout import Request, Sampling
+from asyncflow.contracts.weights import WeightsId
 from asyncflow.engines.model import ModelShape, build_model
+from asyncflow.engines.rollout.vllm.table import Attempt
+from asyncflow.engines.seeds import sample_seed
 
-MODEL_SEED = 1
+MODEL_SEED = RUN_SEED = 1
 TEMPERATURE = 1.0
 
 
@@ -43,6 +47,16 @@ class Scope(msgspec.Struct, frozen=True):
         draw = np.random.default_rng(turn)
         ids: list[list[int]] = draw.integers(self.stops, self.shape.vocab_size, (self.groups, self.prompt_tokens)).tolist()
         return ids
+
+
+    def seeds(self, first_gid: int) -> list[int]:
+        """[groups × rows] those that the worker gives vLLM for these groups: on a random model they decide how long a response gets."""
+        gids = range(first_gid, first_gid + self.groups)
+        return [self._seed(sample_seed(RUN_SEED, gid, row)) for gid in gids for row in range(self.rows)]
+
+    def _seed(self, sample: int) -> int:
+        request = Request("", (0,) * self.prompt_tokens, Sampling(TEMPERATURE), sample, self.response_tokens)
+        return Attempt("", request, WeightsId("", 0, 0)).seed
 
 
 def make_model(scope: Scope, folder: Path) -> int:

@@ -24,7 +24,7 @@ from asyncflow.config.check import check
 from asyncflow.config.resources import default_resources
 from asyncflow.config.root import POLICY
 from asyncflow.config.stages import default_stages
-from benchmarks.rollout_bench.scope import TEMPERATURE, Scope
+from benchmarks.rollout_bench.scope import RUN_SEED, TEMPERATURE, Scope
 
 READER, SEEN = "reader", "seen"  # sees every finished group before the trainer may have it, and says so in a column
 ROLLED = ("response_ids", "rollout_logprobs", "token_versions", "finish")
@@ -36,7 +36,7 @@ def run_config(scope: Scope, model: Path, folder: Path) -> RunConfig:
     """A checked configuration; one group is a batch, so that there can be an update whenever one is due."""
     stages, resources = default_stages(), default_resources()
     config = RunConfig(
-        run=RunSettings(name="rollout-benchmark", steps=1 << 30, dir=str(folder), log_level="warning"),
+        run=RunSettings(name="rollout-benchmark", seed=RUN_SEED, steps=1 << 30, dir=str(folder), log_level="warning"),
         staleness=None,
         batch_size=1,
         models={POLICY: ModelSettings(path=str(model))},

@@ -12,12 +12,17 @@ import msgspec
 import pytest
 import torch
 
+from asyncflow.contracts.rollout import Sampling
+from asyncflow.contracts.weights import WeightsId
 from asyncflow.engines.model import build_model
+from asyncflow.engines.rollout.vllm.table import Attempt
 from asyncflow.flow.core import core_config
+from asyncflow.workers.groups import GroupBook
 from benchmarks.harness import Row
 from benchmarks.rollout import FULL, QUICK
-from benchmarks.rollout_bench.scope import Scope, plain
+from benchmarks.rollout_bench.scope import RUN_SEED, TEMPERATURE, Scope, plain
 from benchmarks.rollout_bench.settings import READER, run_config
+from transfer_queue.messages import GroupLease
 
 ROOT = Path(__file__).parents[2]
 
@@ -26,6 +31,16 @@ def test_the_model_has_at_least_fifty_million_parameters() -> None:
     with torch.device("meta"):
         model = build_model(FULL.shape)
     assert sum(parameter.numel() for parameter in model.parameters()) >= 50e6
+
+
+def test_the_bare_engine_gets_the_seeds_that_the_worker_gives_vllm() -> None:
+    book = GroupBook(RUN_SEED, Sampling(TEMPERATURE), QUICK.response_tokens, QUICK.rows)
+    requests = [
+        request
+        for gid, prompt in zip(range(24, 24 + QUICK.groups), QUICK.prompts(2), strict=True)
+        for request in book.admit(GroupLease(gid=gid, fence=0, min_version=0, rows=list(range(QUICK.rows)), columns={}), prompt)
+    ]
+    assert QUICK.seeds(24) == [Attempt(request.id, request, WeightsId("policy", 0, 3)).seed for request in requests]
 
 
 def test_both_sides_get_the_same_prompts_and_every_turn_others() -> None:
