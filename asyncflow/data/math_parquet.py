@@ -15,6 +15,7 @@ from asyncflow.data.questions import MathItem, QuestionFiles
 from asyncflow.data.task import Example
 from asyncflow.rewards.answers import FORMS, Form
 from asyncflow.rewards.math_judge import MathJudge
+from asyncflow.rewards.math_process import START_S
 from asyncflow.rewards.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class MathParquet:
         self._seed, self._folder, self._stop_token_ids = seed, tokenizer, tuple(stop_token_ids)
         self._questions = QuestionFiles(_files(train), _files(held_out), held_out_share, prompt_width, item_bytes, self._encode)
         self._judge = MathJudge(forms, compare_s, compare_bytes)
+        self._compare_s = compare_s
 
     @functools.cached_property
     def tokenizer(self) -> PreTrainedTokenizerFast:
@@ -80,6 +82,11 @@ class MathParquet:
 
     def score(self, item: bytes, response_ids: Sequence[int]) -> float:
         return float(self.verdict(item, response_ids) is Verdict.RIGHT)
+
+    @property
+    def longest_s(self) -> float:
+        """One comparison, and the start of a process for it."""
+        return self._compare_s + START_S
 
     def close(self) -> None:
         """End the process that compares answers."""

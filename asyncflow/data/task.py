@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -76,6 +77,26 @@ class Counted(Protocol):
 
     @property
     def counts(self) -> dict[str, int]: ...
+
+
+@runtime_checkable
+class Bounded(Protocol):
+    """A task that ends what takes too long by itself."""
+
+    @property
+    def longest_s(self) -> float:
+        """Most seconds that one call of `score` takes."""
+        ...
+
+
+def score_deadline_s(config: RunConfig, task: Task) -> float:
+    """Seconds after which a row's scoring is given up. Raises ValueError where the task's own limit would never be reached."""
+    given_s = config.limits.reward_s
+    if isinstance(task, Bounded) and given_s <= task.longest_s:
+        rule = f"it must be above the {task.longest_s:g} s that {config.task.path} itself allows an answer"
+        why = "one that hangs would cost its whole group instead of its own row, and a number of them the run"
+        raise ValueError(f"limits.reward_s = {given_s:g}: {rule}; {why}. Fix: limits.reward_s={math.ceil(1.2 * task.longest_s)}")
+    return given_s
 
 
 def load_task(config: RunConfig) -> Task:

@@ -8,7 +8,7 @@ import numpy as np
 
 from asyncflow.contracts.batch import StageBatch
 from asyncflow.contracts.stage import GroupsFailed, StageContext
-from asyncflow.data.task import Judge, load_task
+from asyncflow.data.task import Judge, load_task, score_deadline_s
 from asyncflow.rewards.deadline import DeadlineScorer, Score
 from asyncflow.rewards.verdict import VERDICT, Verdict
 from asyncflow.stages.weightless import Weightless
@@ -59,8 +59,9 @@ class VerdictStage(RewardStage):
 
 
 def make_reward(context: StageContext) -> RewardStage:
-    """With verdicts where the stage is to write the column of that name."""
-    task, deadline_s = load_task(context.config), context.config.limits.reward_s
+    """With verdicts where the stage is to write the column of that name. Raises ValueError where the task gives none, or gets too little time."""
+    task = load_task(context.config)
+    deadline_s = score_deadline_s(context.config, task)
     if all(column.name != VERDICT for column in context.stage.outputs):
         return RewardStage(task.score, deadline_s)
     if not isinstance(task, Judge):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from asyncflow.config import POLICY
 from asyncflow.contracts.stage import Stage, StageContext
 from asyncflow.data.named import load_named
-from asyncflow.data.task import load_task
+from asyncflow.data.task import load_task, score_deadline_s
 from asyncflow.workers.context import WorkerContext
 from asyncflow.workers.result_writer import ResultWriter
 from asyncflow.workers.source import SourceWorker
@@ -64,7 +64,7 @@ def build_evaluator(context: WorkerContext) -> Evaluator | None:
         return None
     task = load_task(context.config)
     questions = task.held_out(settings.items)
-    return Evaluator(context, questions, DeadlineScorer(task.score, context.config.limits.reward_s))
+    return Evaluator(context, questions, DeadlineScorer(task.score, score_deadline_s(context.config, task)))
 
 
 def build_trainer(context: WorkerContext) -> Worker:
