@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import torch
 from transformers import PreTrainedModel
@@ -58,8 +60,9 @@ def check_passed_over(outcome: Outcome) -> None:
 def check_faults(outcome: Outcome) -> None:
     """Everything that was to happen did happen."""
     assert any(event.reason == "producer_died" for event in outcome.events), "the killed replica held nothing"
-    for kind in ("aborted", "given_up"):
-        assert sum(note.kind == kind for notes in outcome.notes.values() for note in notes) > 10
+    counts = Counter(note.kind for notes in outcome.notes.values() for note in notes)
+    assert counts["aborted"] > 10, counts
+    assert counts["given_up"] > 10, counts
     for name, notes in outcome.notes.items():
         assert any(note.kind == "made" for note in notes), f"{name} made nothing"
     crossed = [row for rows in outcome.trained.values() for row in rows if len(set(row.versions)) > 1]

@@ -17,7 +17,7 @@ import msgspec
 from asyncflow.contracts.rollout import Capacity, Chunk, PauseMode, Request, RolloutEngine
 from asyncflow.contracts.weights import WeightsId
 
-GIVE_UP, ABORT = 0.1, 0.3  # of the groups, of the rows
+GIVE_UP, ABORT = 0.25, 0.3  # of the groups, of the rows; fewer are hit, for many rows end before
 
 
 class Note(msgspec.Struct):
