@@ -40,7 +40,7 @@ class ShardedClient:
         except WalkAbandoned as error:
             self.pending = weights if error.pending else None
             raise
-        except BaseException:
+        except BaseException:  # whatever it was is the caller's: here it is only noted what is still to be handed over
             self.pending = self._held
             raise
         finally:

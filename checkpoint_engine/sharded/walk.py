@@ -110,7 +110,7 @@ class ShardedWalk:
         """Take part in one hand-over of the root's. `wait_s`: how long it may wait before it walks."""
         try:
             selection = self.select()
-        except BaseException:
+        except BaseException:  # whatever it was, the others must not wait for this rank
             with contextlib.suppress(WalkBroken):
                 self._exchange.agree(FAILED, 0, wait_s)  # no plan is 0: the others hear that this rank walks something else
             raise

@@ -11,16 +11,15 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from transfer_queue.controller import leasing
-from transfer_queue.controller.blocks import places_of
 from transfer_queue.controller.config import CoreConfig
 from transfer_queue.controller.duties import Duty
 from transfer_queue.controller.errors import RequestError, bad
 from transfer_queue.controller.handlers import Handlers
 from transfer_queue.controller.members import Member
 from transfer_queue.controller.parked import Waiter, clamp_wait
+from transfer_queue.controller.refused import places_in
 from transfer_queue.controller.repeats import FIRST, Line
 from transfer_queue.controller.run import COMPLETED, FrozenRun, Run
 from transfer_queue.controller.runtime import Key, Observer, TraceSink
@@ -29,21 +28,14 @@ from transfer_queue.controller.topic import TopicState
 from transfer_queue.messages import (
     Cancel,
     ErrorReply,
-    HandBack,
     OkEmpty,
     OkPulled,
     OkTaken,
-    Put,
-    PutPrompts,
-    PutRows,
     Reply,
     Request,
-    Slice,
     StallReport,
     StatusRecord,
     Watch,
-    WriteBack,
-    places,
 )
 from transfer_queue.samplers.choice import Choices
 
@@ -379,7 +371,7 @@ class Core:
 
     def _refuse(self, request: Request) -> None:
         """Free what a request names that was not taken in."""
-        for table in _places(request):
+        for table in places_in(request):
             self._runtime.blocks.refuse(table)
 
     def _contain(self, work: Callable[[], None]) -> None:
@@ -389,18 +381,3 @@ class Core:
             reason = f"the controller failed: {error!r}"
             self._runtime.emit("run", reason=reason, data={"traceback": traceback.format_exc()})
             self._run.control.desired.stop(reason)
-
-
-def _places(request: Request) -> list[np.ndarray]:
-    """The places, [n, 4] each, that a refused request names; buffers of another length name none."""
-    if isinstance(request, PutPrompts):
-        pieces = (piece for prompt in request.prompts for piece in prompt.columns.values())
-        return [places_of(piece for piece in pieces if _is_place(piece))]
-    if isinstance(request, HandBack):
-        return [places_of(item.left for item in request.groups if item.left is not None and _is_place(item.left))]
-    columns = request.rows.columns if isinstance(request, PutRows) else request.columns if isinstance(request, WriteBack | Put) else {}
-    return [places(buffer) for buffer in columns.values() if len(buffer) % 32 == 0]
-
-
-def _is_place(piece: Slice) -> bool:
-    return max(map(abs, (piece.shard, piece.block, piece.start, piece.stop))) < 1 << 63

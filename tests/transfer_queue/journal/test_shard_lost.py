@@ -157,13 +157,19 @@ def test_a_source_that_rewinds_puts_the_prompts_of_dropped_groups_again_and_none
     assert [prompt.gid for prompt, _ in desk.topic.prompts.freeze().waiting] == [2, 3, 4, 5, 6, 7]
 
 
-def test_prompts_that_come_again_have_room_though_the_others_fill_it() -> None:
+def with_two_admitted() -> tuple[ShardDesk, Who]:
+    """Two groups whose prompts lie on shard 0, and room for two more to wait; and the source."""
     desk = ShardDesk(msgspec.structs.replace(plain(batch=2, staleness=0), rewinds=True, prompts_bound=2))
     desk.shard(0)
     desk.shard(1)
     source = desk.join("source", "source")
     put_again(desk, source, [0, 1], (0,))
     desk.pull(desk.join("rollout-0"), 2)
+    return desk, source
+
+
+def test_prompts_that_come_again_have_room_though_the_others_fill_it() -> None:
+    desk, source = with_two_admitted()
     put_again(desk, source, [2, 3], (1,))
     desk.lose(0)
     demand = desk.ask(source.connection, m.Demand(topic="t", wait_s=0.0, **source.fields), m.OkDemand)
@@ -173,12 +179,7 @@ def test_prompts_that_come_again_have_room_though_the_others_fill_it() -> None:
 
 
 def test_as_many_prompts_as_are_asked_for_may_be_put_at_once_with_those_that_come_again() -> None:
-    desk = ShardDesk(msgspec.structs.replace(plain(batch=2, staleness=0), rewinds=True, prompts_bound=2))
-    desk.shard(0)
-    desk.shard(1)
-    source = desk.join("source", "source")
-    put_again(desk, source, [0, 1], (0,))
-    desk.pull(desk.join("rollout-0"), 2)
+    desk, source = with_two_admitted()
     desk.lose(0)
     demand = desk.ask(source.connection, m.Demand(topic="t", wait_s=0.0, **source.fields), m.OkDemand)
     assert (demand.wanted, demand.cursor) == (4, 0)
