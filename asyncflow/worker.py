@@ -7,6 +7,7 @@ controller its name and traceback, which ends the run.
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import signal
 import sys
@@ -18,14 +19,19 @@ from asyncflow.contracts.worker import EXPELLED, WorkerArgs
 PEER_S = 3.0  # how long a worker whose peer is gone waits to hear that the run stops for a reason that others saw
 
 
-def parse(argv: list[str]) -> WorkerArgs:
+def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m asyncflow.worker", description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--role", required=True)
     parser.add_argument("--controller", required=True, metavar="URL")
     parser.add_argument("--name", help="stable name; default ROLE-PID")
     parser.add_argument("--key", metavar="FILE", help="client.key made by `python -m transfer_queue keys`")
     parser.add_argument("--threads", type=int, default=1)
-    args = parser.parse_args(argv)
+    parser.add_argument("--log-level", default="warning", choices=("debug", "info", "warning", "error"))
+    parser.add_argument("--attached", action="store_true", help="end when standard input is closed: whoever started this process holds it open")
+    return parser
+
+
+def worker_args(args: argparse.Namespace) -> WorkerArgs:
     return WorkerArgs(role=args.role, name=args.name or f"{args.role}-{os.getpid()}", controller=args.controller, key=args.key, threads=args.threads)
 
 
@@ -82,5 +88,16 @@ def run_worker(args: WorkerArgs, security: object) -> int:
     return 0
 
 
+def command(argv: list[str]) -> int:
+    """What `python -m asyncflow.worker` does. Returns the exit code."""
+    args = make_parser().parse_args(argv)
+    if args.attached:
+        from transfer_queue.operation.parent import end_with_stdin
+
+        end_with_stdin()
+    logging.basicConfig(level=args.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    return main(worker_args(args))
+
+
 if __name__ == "__main__":
-    sys.exit(main(parse(sys.argv[1:])))
+    sys.exit(command(sys.argv[1:]))

@@ -67,7 +67,7 @@ class Watcher:
     def __call__(self) -> None:
         assert self.launcher is not None
         commits = self._metrics.read_bytes().count(b"\n") if self._metrics.exists() else 0
-        pids = {name: child.process.pid for name, child in self.launcher.nursery.children.items() if child.process.pid is not None}
+        pids = {name: child.pid for name, child in self.launcher.nursery.children.items() if child.pid is not None}
         if self.begin is None and commits >= self._plan.warmup:
             self.begin = usage(pids)
         if self.end is None and commits >= self._plan.warmup + self._plan.steps:

@@ -11,7 +11,7 @@ from rich.console import Console
 from asyncflow.cli.run_dir import with_run_dir
 from asyncflow.config.check import check_runnable
 from asyncflow.config.load import load
-from asyncflow.launch.local import LocalLauncher
+from asyncflow.launch.launchers import make_launcher
 from asyncflow.launch.plan import client_key
 from asyncflow.observe.live.view import RunView
 from asyncflow.observe.records import COMPLETED, STALL, SUMMARY, Summary
@@ -33,7 +33,7 @@ def train(recipe: str, overrides: list[str], run_dir: str | None) -> int:
     staleness = "unbounded (null)" if config.staleness is None else config.staleness
     view.say(f"staleness {staleness}, {config.total_steps} steps of {config.batch_size} groups")
     with configured(config, view.say) as writers:
-        launcher = LocalLauncher(config, view.say)
+        launcher = make_launcher(config, view.say)
         with Signals():  # one more Ctrl-C must not cost the summary; the launcher, while it runs, takes them itself
             with view:
                 reason = launcher.run()

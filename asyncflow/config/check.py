@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from asyncflow.config.errors import SettingError
 from asyncflow.config.root import RunConfig
-from asyncflow.config.rules import engine, keys, models, numbers, observe, paths, roles, samplers, shape, stages, unbuilt, update
+from asyncflow.config.rules import engine, keys, models, numbers, observe, paths, places, roles, samplers, shape, stages, unbuilt, update
 
 Rule = Callable[[RunConfig], None]
 """Raises SettingError for the first thing that breaks it."""
@@ -26,6 +26,8 @@ RULES: tuple[Rule, ...] = (
     stages.old_logprobs,
     samplers.built_in,
     roles.roles,
+    places.beside,
+    places.cluster,
     roles.devices,
     roles.backend,
     roles.wires,
@@ -55,7 +57,7 @@ def check(config: RunConfig) -> None:
 
 def check_runnable(config: RunConfig) -> None:
     """Refuse what is well formed but not built yet, and code that is not there. Raises SettingError."""
-    for rule in (*RUNNABLE, paths.import_paths, samplers.own, observe.packages, engine.package, keys.key_files):
+    for rule in (*RUNNABLE, paths.import_paths, samplers.own, observe.packages, engine.package, places.package, keys.key_files):
         rule(config)
 
 

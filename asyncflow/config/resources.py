@@ -12,13 +12,15 @@ from asyncflow.config.settings import Settings
 LOOP_ROLES = ("source", "rollout", "trainer", "publisher")  # roles with a loop of their own; every other role lists its stages
 ROLE_OF_STAGE = {"rollout": "rollout", "train": "trainer"}  # the stages that such a role serves
 RESERVED_ROLES = ("controller", "shard", "launcher")
+ROUNDING = 1e-9  # three thirds are a device
 
 
 class ResourceSettings(Settings, frozen=True):
     """One role's workers. Null removes a role of the defaults."""
 
     workers: int = 1  # Processes of this role.
-    devices: int | Literal["cpu"] | tuple[int, ...] = "cpu"  # "cpu", how many accelerators all workers share out evenly, or their indexes.
+    devices: int | float | Literal["cpu"] | tuple[int, ...] = "cpu"  # "cpu"; how many its workers share out; a part (0.5) for each; or indexes.
+    beside: str | None = None  # Role whose workers this one's run beside, in turn: on the same machine, with the same devices.
     threads: int = 1  # OpenMP and torch threads of each worker; more threads than free cores are slower, not faster.
     stages: tuple[str, ...] = ()  # Stages that the role serves, for roles without a loop of their own.
 
@@ -28,6 +30,7 @@ class ClusterSettings(Settings, frozen=True):
 
     kind: Literal["cpu", "cuda", "npu"] = "cpu"  # What an accelerator is here; "cpu": there is none.
     devices: int = 0  # How many there are in all; roles given as counts get consecutive free ones.
+    address: str | None = None  # Of the Ray cluster to join (launch=ray); null: that of RAY_ADDRESS, else one on this machine for this run alone.
 
 
 def default_resources() -> dict[str, ResourceSettings]:
@@ -48,24 +51,65 @@ class Place(msgspec.Struct, frozen=True):
 
     role: str
     name: str  # role-INDEX, stable across restarts
-    devices: tuple[int, ...]  # accelerator indexes; () is the CPU
+    devices: tuple[int, ...]  # accelerator indexes, those of `beside` where that is given; () is the CPU
     threads: int
+    share: float = 1.0  # of each of its devices
+    beside: str | None = None  # worker whose machine and devices it has
 
 
 def place(resources: dict[str, ResourceSettings], cluster: ClusterSettings) -> list[Place]:
-    """Every worker of the run with its devices: explicit indexes as given, counts from what is left, in the order of the roles.
+    """Every worker of the run with its devices: explicit indexes as given, counts and parts from what is left, in the order of the roles; those that
+    run beside others as they do.
 
     Raises SettingError naming the role when indexes overlap, lie outside the cluster, are too few, or do not divide among the workers.
     """
     free = _free_devices(resources, cluster)
-    places: list[Place] = []
+    shared: dict[int, float] = {}  # device → what is left of it
+    own: dict[str, list[Place]] = {}
     for role, settings in resources.items():
+        if settings.beside is not None:
+            continue
+        if isinstance(settings.devices, float):
+            own[role] = _parts(role, settings, settings.devices, free, shared, cluster)
+            continue
         owned = _devices_of(role, settings, free, cluster)
         share = len(owned) // settings.workers
-        for index in range(settings.workers):
-            devices = tuple(owned[index * share : (index + 1) * share])
-            places.append(Place(role, f"{role}-{index}", devices, settings.threads))
-    return places
+        chunks = [tuple(owned[index * share : (index + 1) * share]) for index in range(settings.workers)]
+        own[role] = [Place(role, f"{role}-{index}", chunk, settings.threads) for index, chunk in enumerate(chunks)]
+    return [spot for role, settings in resources.items() for spot in own.get(role) or _beside(role, settings, own)]
+
+
+def _beside(role: str, settings: ResourceSettings, own: dict[str, list[Place]]) -> list[Place]:
+    hosts = own.get(settings.beside or "", [])  # `check` refuses a role that is not there, or has no places of its own
+    found = []
+    for index in range(settings.workers if hosts else 0):
+        host = hosts[index % len(hosts)]
+        found.append(Place(role, f"{role}-{index}", host.devices, settings.threads, host.share, host.name))
+    return found
+
+
+def _parts(
+    role: str, settings: ResourceSettings, part: float, free: list[int], shared: dict[int, float], cluster: ClusterSettings
+) -> list[Place]:
+    """A part of one device for each worker: of the first that has so much left, else of a fresh one."""
+    key = f"resources.{role}.devices"
+    if not 0 < part < 1:
+        rule, advice = "with a point it is a part of one device for each worker, between 0 and 1", "or a whole number, which all workers share out"
+        fix = [f"{key}={max(round(part), 1) * settings.workers}"] if cluster.devices else [f"{key}=cpu"]
+        raise SettingError(key, part, rule=rule, consequence="the role cannot be placed", fix=fix, advice=advice)
+    found = []
+    for index in range(settings.workers):
+        device = next((device for device, left in shared.items() if left >= part - ROUNDING), None)
+        if device is None:
+            if not free:
+                rule = f"none of cluster.devices = {cluster.devices} has that much left for worker {index} of {settings.workers}"
+                fix = accelerators(cluster.devices + 1, cluster)
+                raise SettingError(key, part, rule=rule, consequence="the role cannot be placed", fix=fix, advice="or give roles less")
+            device = free.pop(0)
+            shared[device] = 1.0
+        shared[device] -= part
+        found.append(Place(role, f"{role}-{index}", (device,), settings.threads, part))
+    return found
 
 
 def _free_devices(resources: dict[str, ResourceSettings], cluster: ClusterSettings) -> list[int]:
@@ -109,7 +153,7 @@ def _outside(role: str, devices: tuple[int, ...], device: int, cluster: ClusterS
 
 
 def _devices_of(role: str, settings: ResourceSettings, free: list[int], cluster: ClusterSettings) -> list[int]:
-    if settings.devices == "cpu":
+    if settings.devices == "cpu" or isinstance(settings.devices, float):
         return []
     key, workers = f"resources.{role}.devices", settings.workers
     count = settings.devices if isinstance(settings.devices, int) else len(settings.devices)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -45,6 +46,7 @@ class RunConfig(Settings, frozen=True):
     weights: WeightsSettings = msgspec.field(default_factory=WeightsSettings)  # From the trainer to everybody.
     stages: dict[str, StageSettings] = msgspec.field(default_factory=default_stages)  # The pipeline.
     cluster: ClusterSettings = msgspec.field(default_factory=ClusterSettings)  # Accelerators there are.
+    launch: Literal["local", "ray"] = "local"  # Where workers run: all on this machine, or on the nodes of a Ray cluster.
     resources: dict[str, ResourceSettings] = msgspec.field(default_factory=default_resources)  # Workers by role.
     queue: QueueSettings = msgspec.field(default_factory=QueueSettings)  # Controller and shards.
     limits: LimitSettings = msgspec.field(default_factory=LimitSettings)  # Deadlines and bounds.

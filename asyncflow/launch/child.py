@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
@@ -45,7 +44,7 @@ class Child:
 
     def __init__(self, context: ForkServerContext, spec: ChildSpec) -> None:
         self.spec = spec
-        self.started_s = time.monotonic()
+        self._code: int | None = None
         self.process = context.Process(target=run_child, args=(spec,), name=spec.name)
         with without_interrupts(), same_path():
             self.process.start()
@@ -58,8 +57,20 @@ class Child:
     @property
     def exit_code(self) -> int | None:
         """None while it runs, negative when a signal killed it."""
-        self.process.join(0)
-        return self.process.exitcode
+        if self._code is None:
+            self.process.join(0)
+            self._code = self.process.exitcode
+        return self._code
+
+    @property
+    def pid(self) -> int | None:
+        """None once it is closed."""
+        return self.process.pid if self._code is None else None
+
+    @property
+    def cause(self) -> str:
+        """Of its end, in words."""
+        return cause_of(self.exit_code or 0)
 
     def send(self, number: signal.Signals) -> None:
         """To this process only, and only while it is ours to signal (not reaped)."""

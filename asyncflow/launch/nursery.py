@@ -1,4 +1,4 @@
-"""The launcher's children: started, watched by their sentinels, restarted within limits, and all of them ended at the end."""
+"""The launcher's processes, here or on other machines: started, watched by their sentinels, restarted within limits, all of them ended at the end."""
 
 from __future__ import annotations
 
@@ -6,32 +6,71 @@ import signal
 import time
 from collections.abc import Callable
 from multiprocessing.connection import wait
-from multiprocessing.context import ForkServerContext
+from typing import Protocol
 
-from asyncflow.launch.child import Child, ChildSpec
+from asyncflow.launch.child import ChildSpec
 from asyncflow.launch.restarts import RestartLimit
 
 KILL_AFTER_S = 3.0  # between SIGTERM and SIGKILL
 
 
-Revive = Callable[[Child, int], bool]  # (ended child, exit code) → whether something was started in its place
+class Process(Protocol):
+    """A started `ChildSpec`: of this machine (`child.Child`), or behind an agent (`launch.ray.remote.RemoteChild`)."""
+
+    spec: ChildSpec
+
+    @property
+    def sentinel(self) -> int:
+        """A descriptor of this process of ours, readable when that one has ended."""
+        ...
+
+    @property
+    def pid(self) -> int | None:
+        """On its own machine; None where it is not known, yet or any more."""
+        ...
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs, negative when a signal killed it, or its machine was lost."""
+        ...
+
+    @property
+    def cause(self) -> str:
+        """Of its end, in words; once `exit_code` is known."""
+        ...
+
+    def send(self, number: signal.Signals) -> None:
+        """A signal to this process only, and only while it runs."""
+        ...
+
+    def close(self) -> None:
+        """Free what is held for an ended process."""
+        ...
+
+    def tail(self) -> str:
+        """The end of its log."""
+        ...
+
+
+Begin = Callable[[ChildSpec], Process]  # starts it
+Revive = Callable[[Process, int], bool]  # (ended child, exit code) → whether something was started in its place
 
 
 class Nursery:
-    """Children by name. Signals go to these processes only, by pid, and only while they are not reaped."""
+    """Children by name. Signals go to these processes only, and only while they are not reaped."""
 
-    def __init__(self, context: ForkServerContext, restarts: int, window_s: float, revive: Revive = lambda child, code: False) -> None:
+    def __init__(self, begin: Begin, restarts: int, window_s: float, revive: Revive = lambda child, code: False) -> None:
         """`revive`: for children whose end nobody else is to hear of; asked once for each that ended without having been told to."""
-        self._context, self._revive = context, revive
-        self._gone: list[tuple[Child, int]] = []  # ended, and not told yet
+        self._begin, self._revive = begin, revive
+        self._gone: list[tuple[Process, int]] = []  # ended, and not told yet
         self._limit: Callable[[], RestartLimit] = lambda: RestartLimit(restarts, window_s)
         self._limits: dict[str, RestartLimit] = {}
-        self.children: dict[str, Child] = {}
+        self.children: dict[str, Process] = {}
         self.restarts: dict[str, int] = {}  # how often each was restarted
         self.unwilling: set[str] = set()  # those that did not end by themselves
 
-    def start(self, spec: ChildSpec) -> Child:
-        child = Child(self._context, spec)
+    def start(self, spec: ChildSpec) -> Process:
+        child = self._begin(spec)
         self.children[spec.name] = child
         return child
 
@@ -48,13 +87,13 @@ class Nursery:
                 if name in self.unwilling or not self._revive(child, code):
                     self._gone.append((child, code))
 
-    def ended(self) -> list[tuple[Child, int]]:
+    def ended(self) -> list[tuple[Process, int]]:
         """Children that ended since the last call, with their exit codes; they are forgotten here."""
         self.look()
         gone, self._gone = self._gone, []
         return gone
 
-    def restart(self, child: Child, spec: ChildSpec | None = None) -> bool:
+    def restart(self, child: Process, spec: ChildSpec | None = None) -> bool:
         """Start an ended child again under its name, as `spec` where one is given. False: the limit is reached, it was not started."""
         name = child.spec.name
         if not self._limits.setdefault(name, self._limit()).allow():
@@ -76,7 +115,7 @@ class Nursery:
             codes |= self._collect(patience_s, chosen)
         return codes
 
-    def _of(self, chosen: Callable[[ChildSpec], bool]) -> list[Child]:
+    def _of(self, chosen: Callable[[ChildSpec], bool]) -> list[Process]:
         return [child for child in self.children.values() if chosen(child.spec)]
 
     def _collect(self, timeout_s: float, chosen: Callable[[ChildSpec], bool]) -> dict[str, int]:

@@ -72,7 +72,7 @@ def client_key(config: RunConfig) -> str | None:
 def device_count(config: RunConfig) -> int:
     """What tokens per second are divided by: every accelerator of every role; on a machine without, every worker that computes with a model."""
     places = config.places()
-    accelerators = sum(len(place.devices) for place in places)
-    return accelerators or sum(
+    accelerators = {device for place in places for device in place.devices}  # shared ones once
+    return len(accelerators) or sum(
         place.role in MODEL_ROLES or any(stage.model is not None for stage in config.stages_of(place.role)) for place in places
     )

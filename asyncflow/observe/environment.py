@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 ENVIRONMENT = "environment.json"
-PACKAGES = ("asyncflow", "torch", "transformers", "numpy", "pyzmq", "msgspec", "safetensors", "hydra-core", "vllm", "verl", "torch-npu")
+PACKAGES = ("asyncflow", "torch", "transformers", "numpy", "pyzmq", "msgspec", "safetensors", "hydra-core", "vllm", "verl", "ray", "torch-npu")
 GIT_S = 5.0
 ROOT = Path(__file__).parents[2]  # of the source tree, where this is one
 

@@ -185,7 +185,7 @@ def test_a_controller_that_is_killed_while_everybody_leaves_completes_its_record
 
     def kill() -> None:
         until(lambda: local.link is not None and local.link.directive.state == "stop")
-        os.kill(local.nursery.children["controller"].process.pid, signal.SIGKILL)
+        os.kill(local.nursery.children["controller"].pid, signal.SIGKILL)
 
     killer = threading.Thread(target=kill)
     killer.start()
@@ -210,7 +210,7 @@ def signal_when_started(local: LocalLauncher, victim: str, number: signal.Signal
     while "rollout-0" not in local.nursery.children or not local.link or not local.link.alive(["rollout-0"]):
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    pid = local.nursery.children[victim].process.pid
+    pid = local.nursery.children[victim].pid
     assert pid is not None
     os.kill(pid, number)
 
@@ -287,6 +287,6 @@ def test_a_directory_that_was_taken_away_is_the_reason_and_no_traceback(tmp_path
     def gone(*_: object) -> None:
         raise OSError(28, "No space left on device", "config.json")
 
-    monkeypatch.setattr("asyncflow.launch.local.write_environment", gone)
+    monkeypatch.setattr("asyncflow.launch.launcher.write_environment", gone)
     reason, _, _ = run(tmp_path, Cast())
     assert reason == "the launcher cannot go on: [Errno 28] No space left on device: 'config.json'"

@@ -12,7 +12,7 @@ import msgspec
 from asyncflow.config import RunConfig
 from asyncflow.contracts.worker import WorkerArgs
 from asyncflow.launch.child import ChildSpec
-from asyncflow.launch.local import Workers
+from asyncflow.launch.launcher import Workers
 from asyncflow.launch.plan import worker_specs
 from asyncflow.worker import main
 

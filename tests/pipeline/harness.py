@@ -12,7 +12,8 @@ import msgspec
 from asyncflow.cli.run_dir import with_run_dir
 from asyncflow.config import RunConfig
 from asyncflow.config.load import load
-from asyncflow.launch.local import LocalLauncher, Workers
+from asyncflow.launch.launcher import Launcher, Workers
+from asyncflow.launch.launchers import make_launcher
 from asyncflow.launch.plan import worker_specs
 from asyncflow.observe.ledger_checker import check_run
 from asyncflow.observe.records import EVENTS, StepRecord, Summary
@@ -27,7 +28,7 @@ class Run(msgspec.Struct):
     """What a finished run left."""
 
     config: RunConfig
-    launcher: LocalLauncher
+    launcher: Launcher
     said: list[str]
     summary: Summary
 
@@ -48,13 +49,13 @@ def configure(folder: Path, *overrides: str, recipe: Path = RECIPE) -> RunConfig
     return with_run_dir(load(str(recipe), [f"run.cache={folder.parent / 'cache'}", *overrides]), str(folder))
 
 
-Meanwhile = Callable[[LocalLauncher, threading.Event], None]
+Meanwhile = Callable[[Launcher, threading.Event], None]
 
 
 def run_pipeline(config: RunConfig, meanwhile: Meanwhile | None = None, workers: Workers = worker_specs) -> Run:
     """Run to the end. `meanwhile(launcher, over)` runs in a thread (killers); its failure is raised here."""
     said: list[str] = []
-    launcher = LocalLauncher(config, said.append, workers=workers)
+    launcher = make_launcher(config, said.append, workers=workers)
     over = threading.Event()
     problems: list[BaseException] = []
 

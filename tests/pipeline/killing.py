@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 from asyncflow.config import POLICY
-from asyncflow.launch.local import LocalLauncher
+from asyncflow.launch.launcher import Launcher
 
 PATIENCE_S = 60.0
 STEP_S = 0.002  # between two looks at a run from outside
@@ -25,23 +25,23 @@ def wait_until(condition: Callable[[], bool], over: threading.Event, what: str) 
     return True
 
 
-def version(launcher: LocalLauncher) -> int:
+def version(launcher: Launcher) -> int:
     return -1 if launcher.link is None else launcher.link.directive.versions.get(POLICY, -1)
 
 
-def registered(launcher: LocalLauncher, name: str) -> bool:
+def registered(launcher: Launcher, name: str) -> bool:
     return launcher.link is not None and launcher.link.alive([name])
 
 
-def pid_of(launcher: LocalLauncher, name: str) -> int | None:
+def pid_of(launcher: Launcher, name: str) -> int | None:
     child = launcher.nursery.children.get(name)
     try:
-        return child.process.pid if child is not None else None
+        return child.pid if child is not None else None
     except ValueError:  # closed meanwhile: it has ended
         return None
 
 
-def kill(launcher: LocalLauncher, name: str) -> bool:
+def kill(launcher: Launcher, name: str) -> bool:
     pid = pid_of(launcher, name)
     if pid is None:
         return False

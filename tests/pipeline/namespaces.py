@@ -20,7 +20,7 @@ from pyroute2 import IPRoute
 from asyncflow.config import RunConfig
 from asyncflow.contracts.worker import WorkerArgs
 from asyncflow.launch.child import ChildSpec
-from asyncflow.launch.local import Workers
+from asyncflow.launch.launcher import Workers
 from asyncflow.launch.plan import worker_specs
 from tests.pipeline.harness import configure, run_pipeline
 

@@ -43,8 +43,10 @@ def _conditions(config: RunConfig) -> Iterator[Condition]:
     computing = [role for role in config.resources if any(stage.model is not None for stage in stages_of(config, role))]
     threaded = [role for role in computing if config.resources[role].threads != 1]
     yield Condition("one thread in every worker that computes with a model", not threaded, _named("roles", threaded))
-    placed = [role for role, settings in config.resources.items() if settings.devices != "cpu"]
-    yield Condition("every worker on the CPU of one machine", not placed, _named("roles", placed))
+    placed = list(dict.fromkeys(place.role for place in config.places() if place.devices))
+    yield Condition("every worker on the CPU", not placed, _named("roles", placed))
+    one = config.launch == "local"
+    yield Condition("every worker on one machine", one, "launch=local" if one else f"launch={config.launch}: only where its nodes have one processor")
     rows = [name for name, stage in config.stages.items() if stage.model is not None and stage.unit != "group"]
     yield Condition("models see whole groups, one a forward pass", not rows, _named("stages", rows))
     shuffled = config.algorithm.control == "shuffle_rewards"

@@ -28,12 +28,15 @@ class Role(msgspec.Struct, frozen=True):
     workers: int
     threads: int  # of each
     devices: list[list[int]]  # accelerator indexes of each worker; empty: the CPU
+    share: float  # of each of its devices that a worker has
+    beside: str | None  # role whose machines and devices its workers have
     stages: list[Served]
     models: dict[str, str]  # model it computes with → "follows every published version" or "loaded once"
     death: str  # what becomes of the run when one is killed
 
 
 class Processes(msgspec.Struct, frozen=True):
+    launch: str  # where workers run
     kind: str  # what a device is
     devices: int  # in the cluster
     placed: int  # given to a role
@@ -52,13 +55,14 @@ def processes(config: RunConfig) -> Processes:
     restartable = {spec.role: spec.restartable for spec in workers}
     replicas = sum(place.role == "rollout" for place in places)
     queue = [
-        Role("controller", 1, 1, [[]], [], {}, "ends the run"),
-        Role("shard", len(shards), 1, [[] for _ in shards], [], {}, "ends the run"),
+        Role("controller", 1, 1, [[]], 1.0, None, [], {}, "ends the run"),
+        Role("shard", len(shards), 1, [[] for _ in shards], 1.0, None, [], {}, "ends the run"),
     ]
     return Processes(
+        launch=config.launch,
         kind=config.cluster.kind,
         devices=config.cluster.devices,
-        placed=sum(len(place.devices) for place in places),
+        placed=len({device for place in places for device in place.devices}),
         rate_divisor=device_count(config),
         processes=len(workers) + len(shards) + 2,
         threads=sum(place.threads for place in places),
@@ -78,6 +82,8 @@ def _role(config: RunConfig, role: str, restartable: bool) -> Role:
         workers=len(places),
         threads=places[0].threads,
         devices=[list(place.devices) for place in places],
+        share=places[0].share,
+        beside=config.resources[role].beside,
         stages=[Served(stage.name, stage.model, stage.unit, stage.at_least, stage.limit, stage.compute or "a loop of its own") for stage in stages],
         models=_models(config, role, stages),
         death=again if restartable else "ends the run",

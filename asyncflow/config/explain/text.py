@@ -21,6 +21,8 @@ from asyncflow.config.explain.waits import Waits
 
 PLAIN_WIDTH = 150  # columns where nobody says how wide the paper is
 
+LAUNCHES = {"local": "every process on this machine", "ray": "workers on the nodes of a Ray cluster, the others on this machine"}
+
 
 def show(explanation: Explanation) -> None:
     """To the terminal as it is; to a pipe or a file plain, as wide as the tables want it, without blanks at the ends of lines."""
@@ -106,6 +108,7 @@ def _processes(found: Processes, console: Console) -> None:
     table(console, "Who computes what", heads, (_role(role) for role in found.roles))
     device = "no accelerator" if found.kind == "cpu" else f"{found.devices} {found.kind} devices, {found.placed} given to roles"
     rows = [
+        ("launch", LAUNCHES[found.launch]),
         ("devices", f"{device}; tokens/s/device is divided by {found.rate_divisor}"),
         ("processes", f"{found.processes} with launcher, controller and shards; {found.threads} threads that compute"),
         ("decoding", f"{found.slots} sequences at once over all replicas, room for {found.groups_in_slots} whole groups"),
@@ -115,6 +118,8 @@ def _processes(found: Processes, console: Console) -> None:
 
 def _role(role: Role) -> tuple[str, ...]:
     devices = "; ".join(dict.fromkeys(_indexes(each) for each in role.devices)) if len(role.devices) <= 2 else _many(role.devices)
+    devices += f" ({role.share:g} of each)" if role.share < 1 else ""
+    devices += f", beside {role.beside}" if role.beside is not None else ""
     stages = ", ".join(f"{stage.name} ({stage.unit}s, {_lease(stage)})" for stage in role.stages)
     models = ", ".join(f"{model}: {how}" for model, how in role.models.items())
     return role.name, str(role.workers), devices, str(role.threads), stages or "–", models or "–", role.death

@@ -20,10 +20,10 @@ def options(config: RunConfig) -> None:
 def tensor_parallel(config: RunConfig) -> None:
     """vLLM uses as many devices as processes share a copy of the model."""
     rollout = config.resources["rollout"]
-    if config.rollout.engine != VLLM or rollout.devices == "cpu":
+    each = next(len(place.devices) for place in config.places() if place.role == "rollout")
+    if config.rollout.engine != VLLM or not each:
         return
     given = config.rollout.options.get("tensor_parallel", 1)
-    each = next(len(place.devices) for place in config.places() if place.role == "rollout")
     if given != each:
         key = "rollout.options.tensor_parallel"
         raise SettingError(

@@ -46,6 +46,7 @@ ABOVE_0: tuple[tuple[str, str, str], ...] = (  # key, a value that serves, what 
     ("rollout.progress_s", "0.2", "leases are renewed by progress that is told, and it would be told without pause"),
     ("limits.restart_window_s", "60", "no restart would ever be counted"),
     ("limits.start_s", "120", "no process could be up in time"),
+    ("limits.place_s", "60", "no worker could have a place in time"),
     ("limits.prepare_s", "600", "no model could be ready in time"),
     ("limits.drain_s", "15", "every worker would be killed at the end, with its last rows and weights"),
     ("limits.lease_s", "30", "every lease would run out at once, and nothing would ever be finished"),

@@ -97,7 +97,7 @@ def backend(config: RunConfig) -> None:
     if kind != needs:
         rule, advice = f"it moves memory of {needs} devices, and cluster.kind = {kind!r}", f"or set cluster.kind={needs}"
         raise SettingError("weights.backend", name, rule=rule, consequence=consequence, fix=["weights.backend=auto"], advice=advice)
-    if config.resources["publisher"].devices == "cpu":
+    if not any(place.devices for place in config.places() if place.role == "publisher"):
         rule, advice = f"the publisher sends, and resources.publisher.devices = 'cpu' gives it no {kind} device", "or resources.publisher.devices=1"
         raise SettingError("weights.backend", name, rule=rule, consequence=consequence, fix=["weights.backend=auto"], advice=advice)
 
