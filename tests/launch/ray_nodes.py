@@ -14,10 +14,10 @@ from typing import Any
 import psutil
 import pytest
 
-from asyncflow.launch.ray.cluster import LOOPBACK, QUIET, STORE_BYTES
+from asyncflow.launch.ray.cluster import QUIET, STORE_BYTES
 
 SOON_S = 20.0
-COMMON: dict[str, Any] = {"object_store_memory": STORE_BYTES, "include_dashboard": False, "node_ip_address": LOOPBACK}
+COMMON: dict[str, Any] = {"object_store_memory": STORE_BYTES, "include_dashboard": False}
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import logging
 import os
 import shutil
 import signal
+import socket
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -26,6 +27,7 @@ QUIET = {
     "RAY_OBJECT_STORE_ALLOW_SLOW_STORAGE": "1",  # a container's /dev/shm may have 64 MB
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
+REACH_S = 5.0  # between two machines of a cluster
 ADDRESS = "RAY_ADDRESS"
 
 
@@ -54,6 +56,7 @@ class Cluster:
             if address is None or address == "local":
                 options |= self._own(needed)
             try:
+                _reach(options["address"])
                 with _environment(QUIET):
                     ray.init(**options)
             except (OSError, ValueError, RuntimeError) as error:  # Ray's own errors are such
@@ -124,6 +127,13 @@ class Cluster:
     def _remove_folder(self) -> None:
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _reach(address: str) -> None:
+    """Raises OSError where nobody listens at HOST:PORT: Ray itself would try for most of a minute."""
+    host, _, port = address.rpartition(":")
+    if port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), REACH_S).close()
 
 
 @contextmanager
