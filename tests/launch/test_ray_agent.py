@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from asyncflow.contracts.worker import WorkerArgs
+from asyncflow.launch.ray import guard
 from asyncflow.launch.ray.agent import Agent, Order
 from asyncflow.launch.ray.nursery import search_path
 from transfer_queue.__main__ import main as queue_command
@@ -94,3 +95,25 @@ threading.Event().wait()
 def _watches(worker: psutil.Process) -> bool:
     """Whether the thread is there that waits for the end of standard input."""
     return worker.num_threads() > 1
+
+
+def test_the_guard_ends_who_holds_its_folder_and_nobody_else(tmp_path: Path) -> None:
+    """One that ignores the polite signal has a log there; another one has its log beside."""
+    code = "import signal, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); signal.pause()"
+    inside, beside = tmp_path / "af", tmp_path / "af-2"
+    processes = []
+    for folder in (inside, beside):
+        folder.mkdir()
+        with (folder / "log").open("w") as log:
+            processes.append(subprocess.Popen([sys.executable, "-c", code], stdout=log))
+        while not (folder / "log").read_text():
+            processes[-1].poll()
+    guarding = subprocess.Popen([sys.executable, guard.__file__, str(inside)], stdin=subprocess.PIPE)
+    assert guarding.poll() is None
+    guarding.communicate(timeout=20)
+    assert guarding.returncode == 0
+    assert processes[0].wait(5) == -signal.SIGKILL
+    assert not inside.exists()
+    assert processes[1].poll() is None
+    processes[1].kill()
+    processes[1].wait()

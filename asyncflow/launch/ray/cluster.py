@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import signal
 import socket
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from asyncflow.launch.ray import guard
 from asyncflow.launch.ray.placement import CPU, Bundle, Node
 
 LOOPBACK = "127.0.0.1"  # of a cluster of our own: nobody else is to reach it
@@ -27,6 +29,7 @@ QUIET = {
     "RAY_OBJECT_STORE_ALLOW_SLOW_STORAGE": "1",  # a container's /dev/shm may have 64 MB
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
+GUARD_S = 30.0  # three times what it takes at most
 REACH_S = 5.0  # between two machines of a cluster
 ADDRESS = "RAY_ADDRESS"
 
@@ -41,7 +44,7 @@ class Cluster:
     def __init__(self) -> None:
         self._group: Any = None
         self._joined = False
-        self._folder: str | None = None
+        self._guard: subprocess.Popen[bytes] | None = None
 
     def join(self, address: str | None, needed: Sequence[Bundle]) -> None:
         """`address`: of a cluster that is there; None: RAY_ADDRESS, else a cluster of our own, in which CPUs are counted so that `needed` has room,
@@ -60,16 +63,19 @@ class Cluster:
                 with _environment(QUIET):
                     ray.init(**options)
             except (OSError, ValueError, RuntimeError) as error:  # Ray's own errors are such
-                self._remove_folder()
+                own = self._guard is not None
+                self._end_own()
                 why = " ".join(str(error).split())[:300]
-                if self._folder is not None:
+                if own:
                     raise NoCluster(f"no Ray cluster could be started on this machine ({why}). Fix: `ray start --head` says more") from error
                 where = f"cluster.address = {address!r}: no Ray cluster answers there"
                 raise NoCluster(f"{where} ({why}). Fix: `ray start --head` there, or cluster.address=null") from error
             self._joined = True
 
     def _own(self, needed: Sequence[Bundle]) -> dict[str, Any]:
-        self._folder = tempfile.mkdtemp(prefix="af-", dir="/tmp" if os.path.isdir("/tmp") else None)
+        folder = tempfile.mkdtemp(prefix="af-", dir="/tmp" if os.path.isdir("/tmp") else None)
+        command = [sys.executable, guard.__file__, folder]
+        self._guard = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
         cpus = sum(bundle.wants.get(CPU, 0.0) for bundle in needed)
         return {
             "address": "local",
@@ -77,7 +83,7 @@ class Cluster:
             "object_store_memory": STORE_BYTES,
             "include_dashboard": False,
             "_node_ip_address": LOOPBACK,
-            "_temp_dir": self._folder,
+            "_temp_dir": folder,
         }
 
     def nodes(self) -> list[Node]:
@@ -122,11 +128,13 @@ class Cluster:
             with _own_handlers():
                 ray.shutdown()
             self._joined = False
-        self._remove_folder()
+        self._end_own()
 
-    def _remove_folder(self) -> None:
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+    def _end_own(self) -> None:
+        """What Ray's own shutdown left of our cluster, and its folder."""
+        if self._guard is not None:
+            self._guard.communicate(timeout=GUARD_S)
+            self._guard = None
 
 
 def _reach(address: str) -> None:
