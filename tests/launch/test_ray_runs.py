@@ -24,7 +24,7 @@ from transfer_queue.__main__ import main as queue_command
 
 ROOT = Path(__file__).parents[2]
 STEPS = 6
-ON_RAY = ("launch=ray", "limits.stall_s=60", f"run.steps={STEPS}")
+ON_RAY = ("launch=ray", "limits.stall_s=90", "limits.drain_s=30", "limits.heartbeat_s=30", f"run.steps={STEPS}")
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 

@@ -24,6 +24,7 @@ LOOPBACK = "127.0.0.1"  # of a cluster of our own: nobody else is to reach it
 STORE_BYTES = 80 << 20  # the least that Ray takes is 75 MB
 QUIET = {
     "RAY_memory_monitor_refresh_ms": "0",
+    "RAY_worker_niceness": "0",  # else 15: the workers of a busy machine would starve, and their heartbeats come late
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_DISABLE_IMPORT_WARNING": "1",
     "RAY_OBJECT_STORE_ALLOW_SLOW_STORAGE": "1",  # a container's /dev/shm may have 64 MB

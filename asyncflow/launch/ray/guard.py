@@ -19,11 +19,15 @@ LOOK_S = 0.1
 
 
 def main(folder: str) -> int:
-    """Waits until standard input is closed: whoever started this process holds it open and writes nothing. 1: somebody is left."""
+    """Waits until standard input is closed: whoever started this process holds it open and writes nothing. 1: somebody is left.
+
+    That one is spared: after Ray's shutdown a launcher still has its own log open.
+    """
+    spared = {os.getpid(), os.getppid()}
     sys.stdin.buffer.read()
     for patience_s, number in PATIENCE:
         deadline = time.monotonic() + patience_s
-        while (left := list(holders(folder))) and time.monotonic() < deadline:
+        while (left := [pid for pid in holders(folder) if pid not in spared]) and time.monotonic() < deadline:
             time.sleep(LOOK_S)
         for pid in left if number is not None else ():
             with contextlib.suppress(ProcessLookupError):
@@ -36,7 +40,7 @@ def holders(folder: str) -> Iterator[int]:
     """Processes that have a file of the folder open."""
     inside = os.path.join(folder, "")
     for name in os.listdir("/proc"):
-        if name.isdecimal() and int(name) != os.getpid():
+        if name.isdecimal():
             with contextlib.suppress(OSError):  # it ended, or it is another user's
                 descriptors = os.scandir(f"/proc/{name}/fd")
                 if any(_target(entry.path).startswith(inside) for entry in descriptors):
