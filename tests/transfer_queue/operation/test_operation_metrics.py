@@ -132,7 +132,7 @@ def test_ages_grow_with_the_clock(url: str) -> None:
 def test_names_and_types_follow_the_conventions(url: str) -> None:
     for name, labels in scrape(url):
         assert re.fullmatch(NAMES, name)
-        assert {label for label, _ in labels} <= {"topic", "stage", "state", "reason", "role", "kind", "code", "shard"}
+        assert {label for label, _ in labels} <= {"topic", "stage", "state", "reason", "role", "kind", "code", "shard", "partition"}
         assert not re.search(r"_(ms|milliseconds|minutes|kb|mb|percent)(_|$)", name), "base units"
 
 
