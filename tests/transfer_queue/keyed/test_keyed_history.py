@@ -40,6 +40,7 @@ class History(RuleBasedStateMachine):
         self.model: dict[str, dict[str, Row]] = {}
         self.numbers: list[tuple[str, int]] = []  # every one that was ever given, with its partition
         self.had: dict[tuple[str, str], set[int]] = {}  # (partition, task) → numbers
+        self.sent: set[int] = set()  # blocks that requests named
         self.freed: set[int] = set()
 
     # ------------------------------------------------------------ what is done
@@ -117,7 +118,8 @@ class History(RuleBasedStateMachine):
     @rule(partition=PARTITIONS, keys=KEYS, types=TYPES, wrong=st.sampled_from(WRONG))
     def refused(self, partition: str, keys: list[str], types: list[m.CellType], wrong: str) -> None:
         """It changes nothing, and what it names is freed."""
-        columns, _ = self.columns(["a"], types, len(keys))
+        blocks = [self.desk.block() for _ in keys]
+        columns = {"a": self.desk.cells(types[: len(keys)], blocks)}
         fields: dict[str, Any] = {"keys": keys, "columns": columns}
         cells, block = columns["a"], self.desk.block()
         if wrong == "twice":
@@ -135,7 +137,8 @@ class History(RuleBasedStateMachine):
         else:
             fields["tags"] = [b"\x93"] * len(keys) if wrong == "tag" else [b""] * (len(keys) + 1)
         self.desk.refuse(self.desk.who.connection, self.desk.put_request(partition, **fields))
-        named = {place for each in fields["columns"].values() for place in m.places(each.places)[:, 1].tolist()}
+        named = blocks_of(fields["columns"])
+        self.sent |= named
         assert self.take_frees() == named
 
     @rule()
@@ -161,7 +164,7 @@ class History(RuleBasedStateMachine):
         self.take_frees()
         named = {place[1] for rows in self.model.values() for row in rows.values() for _, place in row.cells.values()}
         assert set(self.desk.live()) == named
-        assert not named & self.freed, "a block that is named was freed"
+        assert self.sent - named == self.freed, "a block is named, or it was freed"
 
     # ------------------------------------------------------------ inside
 
@@ -179,6 +182,7 @@ class History(RuleBasedStateMachine):
         """Each row in a block of its own, as `write` stores it; and the cells row by row."""
         blocks = [self.desk.block() for _ in range(rows)]
         columns = {name: self.desk.cells(types[at:rows] + types[:at], blocks[: rows]) for at, name in enumerate(names) if at < rows}
+        self.sent |= blocks_of(columns)
         return columns, [{name: cells_of(cells)[at] for name, cells in columns.items()} for at in range(rows)]
 
     def written(self, reply: m.OkKeyed, rows: list[Row | None], cells: list[dict[str, Cell]], tags: list[dict[str, int] | None] | None) -> None:
@@ -188,6 +192,10 @@ class History(RuleBasedStateMachine):
                 row.tag |= (tags[at] or {}) if tags is not None else {}
         assert [tag_of(tag) for tag in reply.tags] == [{} if row is None else row.tag for row in rows]
         assert reply.names == common_of([row for row in rows if row is not None])
+
+
+def blocks_of(columns: dict[str, m.Cells]) -> set[int]:
+    return {block for cells in columns.values() for block in m.places(cells.places)[:, 1].tolist()}
 
 
 def packed(tags: list[dict[str, int] | None] | None, rows: int) -> list[bytes]:
