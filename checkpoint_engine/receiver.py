@@ -179,8 +179,7 @@ class Receiver:
             case m.Send():
                 self._transferring(lambda: self._receive(record))
             case m.Lapsed():
-                self.counters.lapsed += 1
-                self._lapsed |= {loan.number for loan in self._cache.loans()} & {record.lease}
+                self._lapse(record.lease)
             case m.Refused():
                 self._on_error(PullFailed(f"the publisher refused something of {self.member} ({record.code}): {record.message}"))
 
@@ -260,9 +259,15 @@ class Receiver:
             self._link.ask(m.Release(lease=loan.number, tainted=tainted))
 
     def _renew(self) -> None:
-        for loan in self._cache.loans():
+        """Each second, so that a stopped process loses them. What is kept beside a newer version gives way at the publisher when it does here."""
+        for loan, needed_s in self._cache.loans():
             if loan.number not in self._lapsed:
-                self._link.ask(m.Renew(lease=loan.number, lease_s=LEASE_OF_LOAN_S))
+                self._link.ask(m.Renew(lease=loan.number, lease_s=min(max(needed_s, 0.0), LEASE_OF_LOAN_S)))
+
+    def _lapse(self, number: int) -> None:
+        needed_s = {loan.number: needed_s for loan, needed_s in self._cache.loans()}
+        self.counters.lapsed += needed_s.get(number, 1.0) > 0.0
+        self._lapsed |= needed_s.keys() & {number}
 
     def _missing(self) -> bool:
         have = self._cache.latest()
