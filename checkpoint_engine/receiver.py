@@ -62,7 +62,8 @@ class Receiver:
     `on_ready(weights)` after a version became loadable, `on_error(error)` for every failed transfer and for what ends the thread, `on_transfer`
     when one begins (True) and is over (False): all run on the receiver's thread. `collective` False: pull only. `spare`: slots beside the one that is
     served, where bytes come into memory of this process; with 0 nothing is served while they come. `backend`: the publisher's setting; nccl or hccl
-    start the device of this process if it does not compute on it yet (ValueError where there is none). Any thread may call the methods.
+    start the device of this process if it does not compute on it yet. Where there is none it pulls, and `pulls_because` says so. Any thread may call
+    the methods.
     """
 
     def __init__(
@@ -80,9 +81,10 @@ class Receiver:
         self.member = member
         self.counters = Counters()
         self._collective, self._backend = collective, check_setting(backend)
+        self.pulls_because = ""
         if collective:
             import_torch()
-            own_device(backend)
+            self._look_for_device()
         self._on_ready, self._on_error, self._on_transfer = on_ready, on_error, on_transfer
         self._cache = HostCache(spare)
         self._closing = threading.Event()
@@ -99,6 +101,13 @@ class Receiver:
         self.failure: Exception | None = None  # what ended the thread
         self._thread = threading.Thread(target=self._run, name=f"receiver-{member}", daemon=True)
         self._thread.start()
+
+    def _look_for_device(self) -> None:
+        """A group cannot have a member without: such a one follows as joiners do."""
+        try:
+            own_device(self._backend)
+        except ValueError as error:
+            self._collective, self.pulls_because = False, str(error)
 
     # -------------------------------------------------------------- for the owner
 
