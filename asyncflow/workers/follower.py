@@ -83,7 +83,7 @@ class WeightsFollower:
             for load in loads:
                 load(held.weights, held)
         self.loaded = held.weights
-        self._context.control.report_loaded(self.model, held.weights.version)
+        self._context.control.report_loaded(self.model, held.weights)
         return True
 
     def close(self) -> None:
