@@ -41,7 +41,6 @@ def said(code: str, limit_s: float = 60.0, **environment: str) -> str:
 
 
 def error_of(code: str, limit_s: float = 60.0, **environment: str) -> tuple[int, str]:
-    """(exit status, the last line of stderr) of `code`."""
+    """(exit status, the end of stderr) of `code`."""
     done = run("-c", code, limit_s=limit_s, environment=environment)
-    lines = done.stderr.strip().splitlines()
-    return done.returncode, lines[-1] if lines else ""
+    return done.returncode, done.stderr[-3000:]

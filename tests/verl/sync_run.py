@@ -146,6 +146,7 @@ def main(folder: str) -> None:
     def sync(name: str, step: int, seed: int, pause_s: float = 0.0) -> None:
         trainers.train(seed, pause_s)
         took, error = timed(manager, step)
+        print(f"{name}: {took:.1f} s {error[:300]}", file=sys.stderr, flush=True)
         found[name] = {"took_s": took, "error": error, "states": [replica.state() for replica in alive]}
 
     alive = list(replicas)

@@ -131,7 +131,8 @@ import mmap, os, sys
 from functools import partial
 from tensordict import TensorDict
 from verl.utils import tensordict_utils as tu
-from verl.workers.config import FSDPEngineConfig, FSDPOptimizerConfig, HFModelConfig, CheckpointConfig
+from verl.trainer.config import CheckpointConfig
+from verl.workers.config import FSDPEngineConfig, FSDPOptimizerConfig, HFModelConfig
 from verl.workers.engine import EngineRegistry
 model = HFModelConfig(path={path!r}, use_remove_padding=False, override_config={{"attn_implementation": "sdpa"}})
 config = FSDPEngineConfig(strategy="fsdp2", forward_only={forward_only}, model_dtype="fp32", use_torch_compile=False, use_dynamic_bsz=False,
@@ -152,15 +153,15 @@ def mapped(values):  # as a queue hands rows out: memory that is mapped read-onl
 lengths = torch.tensor([0, 5, 9])
 def jagged(values): return torch.nested.nested_tensor_from_jagged(mapped(values), lengths)
 columns = {"input_ids": jagged(numpy.arange(9) + 5), "position_ids": jagged([0, 1, 2, 3, 4, 0, 1, 2, 3]), "loss_mask": jagged([1] * 9)}
-data = TensorDict(columns, batch_size=[2])
+data = TensorDict({**columns, "score": mapped([4, 5])}, batch_size=[2])  # jagged columns are copied when a batch is split, others are not
 tu.assign_non_tensor(data, temperature=1.0, use_remove_padding=False, use_dynamic_bsz=False, micro_batch_size_per_gpu=2, global_batch_size=2,
                      pad_token_id=0, use_fused_kernels=False)
 def loss(model_output, data, dp_group=None):
-    data["loss_mask"].values().mul_(0)  # a loss of somebody's own that uses its input for scratch
+    data["score"].mul_(0)  # a loss of somebody's own that uses its input for scratch
     return model_output["log_probs"].values().sum(), {}
 with engine.eval_mode():
     engine.forward_backward_batch(data, loss, forward_only=True)
-print(data["loss_mask"].values().sum().item())"""
+print(data["score"].sum().item())"""
 
 
 def engine(tiny: Path, forward_only: bool = False) -> str:
@@ -205,7 +206,7 @@ def test_a_critic_is_loaded_without_flash_attention(tiny: Path) -> None:
 def test_verl_itself_asks_for_flash_attention_whatever_is_configured(tiny: Path) -> None:
     status, error = error_of(STOCK + VALUE_HEAD.format(path=str(tiny)), **WITHOUT)
     assert status == 1
-    assert error.startswith("RuntimeError: model(")
+    assert "flash_attn" in error.lower() or "flash attention" in error.lower()
 
 
 # plain_weights

@@ -21,7 +21,8 @@ def test_the_entry_point_is_there_and_importing_verl_loads_it() -> None:
 
 def test_on_another_platform_nothing_of_verl_is_changed() -> None:
     code = """
-import verl, sys, recipes.verl.platform.after_import as hooks
+import verl, sys
+hooks = sys.modules["recipes.verl.platform.after_import"]
 print(hooks._WAITING, any(isinstance(finder, hooks._Finder) for finder in sys.meta_path))"""
     assert said(code, VERL_PLATFORM="") == "{} False"
 

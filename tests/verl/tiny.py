@@ -24,7 +24,7 @@ def make_tiny(folder: Path) -> Path:
     tokens = special + letters
     tokens += [f"<|unused{i}|>" for i in range(VOCABULARY - len(tokens))]
     tokenizer = Tokenizer(models.WordLevel({token: i for i, token in enumerate(tokens)}, unk_token="?"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("(?s)."), "isolated")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     tokenizer.decoder = decoders.Fuse()
     names = {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>", "additional_special_tokens": ["<|im_start|>"]}
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)
