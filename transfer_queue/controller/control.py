@@ -199,9 +199,10 @@ class Control:
         check_entries("endpoints", request.endpoints)
         check_entries("loaded", request.loaded)
         check_trace(request.trace)
+        check_entries("epochs", request.epochs)
         self.check_loaded(request.loaded)
         for model, version in request.loaded.items():
-            self.note_loaded(member, model, version)
+            self.note_loaded(member, model, version, request.epochs.get(model))
         working = request.busy.get("busy", 0.0) > member.busy.get("busy", 0.0)
         if working and member.duty is not None and self._runtime.now() < member.duty_since + self._duty_s:
             self._runtime.touch()  # evaluation changes no ledger, yet it is progress; one that hangs looks busy too, so not for ever
@@ -232,11 +233,14 @@ class Control:
                     "nothing was done. Report the version of the weights that were received"
                 )
 
-    def note_loaded(self, member: Member, model: str, version: int) -> None:
-        """The member computes with this version now: what waited for it may go on."""
-        if member.loaded.get(model) == version:
+    def note_loaded(self, member: Member, model: str, version: int, epoch: int | None) -> None:
+        """The member computes with this version now: what waited for it may go on. `epoch` None: the one in which it was made."""
+        if (member.loaded.get(model), member.epochs.get(model)) == (version, epoch):
             return
         member.loaded[model] = version
+        member.epochs.pop(model, None)
+        if epoch is not None:
+            member.epochs[model] = epoch
         for topic in self._topics.values():
             if topic.spec.model == model:
                 self._runtime.wake("pull", topic.name)

@@ -9,6 +9,7 @@ from transfer_queue import messages as m
 from transfer_queue.controller import committing, consuming, dropping, handback, producing, putting, sourcing
 from transfer_queue.controller.members import Member
 from transfer_queue.controller.run import Run
+from transfer_queue.controller.topic import TopicState, Weights
 
 AtOnce = Callable[[Any], m.Reply]
 Attempt = Callable[[Any, Member, bool], m.Reply | None]
@@ -37,7 +38,7 @@ class Handlers:
         return {
             m.ClosePrompts: lambda r: sourcing.close_prompts(topic(r.topic), r),
             m.Progress: lambda r: producing.progress(topic(r.topic), r, owner(r)),
-            m.HandBack: lambda r: handback.hand_back(topic(r.topic), r, owner(r)),
+            m.HandBack: lambda r: handback.hand_back(topic(r.topic), r, owner(r), self._draining),
             m.PutRows: lambda r: producing.put_rows(topic(r.topic), r, owner(r)),
             m.DropGroups: lambda r: dropping.drop_groups(topic(r.topic), r, owner(r)),
             m.WriteBack: lambda r: consuming.write_back(topic(r.topic), r, owner(r)),
@@ -111,14 +112,16 @@ class Handlers:
         model = topic.spec.model
         producing.check_pull(request)
         self._control.check_loaded({model: request.loaded})
-        if request.loaded > member.loaded.get(model, -1):
-            self._control.note_loaded(member, model, request.loaded)
+        asked = _weights(topic, request.epoch, request.loaded)
+        if asked > _weights(topic, member.epochs.get(model), member.loaded.get(model, -1)):
+            self._control.note_loaded(member, model, request.loaded, request.epoch)
             self._control.duties.assign()
         reply: m.OkPulled | None
         if (self._control.duties.holds_back(member) or self._draining) and not topic.over:
             reply = m.OkPulled(groups=[]) if last else None
         else:  # the replica may have loaded newer weights while this request was parked
-            reply = producing.pull(topic, request, member.owner, member.loaded.get(model, -1), last)
+            known = _weights(topic, member.epochs.get(model), member.loaded.get(model, -1))
+            reply = producing.pull(topic, request, member.owner, max(asked, known), last)
         topic.askers.note(topic.schema.generator, member.owner, granted=reply is not None and bool(reply.groups), parked=reply is None)
         return reply
 
@@ -150,3 +153,7 @@ class Handlers:
         if self._control.members.was_known(request.member):  # else it raised before it could register
             self._run.member(request)
         return self._control.failed(request)
+
+
+def _weights(topic: TopicState, epoch: int | None, version: int) -> Weights:
+    return (topic.clock_terminal.epoch_of(version) if epoch is None else epoch, version)

@@ -18,7 +18,7 @@ from transfer_queue.controller.topic import TopicState
 from transfer_queue.frozen import from_bytes
 from transfer_queue.messages import Record, TopicSpec
 
-FORMAT = 3
+FORMAT = 4
 SAVED = "saved"  # why what was under way is not any more
 
 

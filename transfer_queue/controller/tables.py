@@ -136,7 +136,6 @@ class Table(Columns):
         used[self._vacant[: self._free]] = False
         return np.flatnonzero(used)
 
-
     def freeze(self) -> FrozenTable:
         columns = self._columns()
         del columns["_vacant"]
@@ -255,6 +254,7 @@ class GroupTable(Table):
         self.tokens = self._column("tokens", np.int64)  # in its rows
         self.left_oldest = self._column("left_oldest", np.int64)  # oldest token of what an attempt handed back; NEVER without any
         self.left_newest = self._column("left_newest", np.int64)  # newest of them; 0 without any
+        self.left_epoch = self._column("left_epoch", np.int64)  # of the weights that made the newest of them
         self.attempt_tokens = self._column("attempt_tokens", np.int64)
         self.lapses = self._column("lapses", np.int64)  # attempts that made no progress for `lease_s`
         self.closed = self._column("closed", np.bool_)
