@@ -88,8 +88,9 @@ class QueueClient(Transfer):
 
     # ------------------------------------------------------------ rollout
 
-    def pull(self, topic: str, loaded: int, limit: int, wait_s: float = 30.0) -> Pending[m.OkPulled]:
-        return self.submit(m.Pull(topic=topic, member="", incarnation=0, loaded=loaded, limit=limit, wait_s=wait_s))
+    def pull(self, topic: str, loaded: int, limit: int, wait_s: float = 30.0, epoch: int | None = None) -> Pending[m.OkPulled]:
+        """`epoch`: of the loaded version; None: the one in which it was made."""
+        return self.submit(m.Pull(topic=topic, member="", incarnation=0, loaded=loaded, limit=limit, wait_s=wait_s, epoch=epoch))
 
     def progress(self, topic: str, items: list[m.ProgressItem]) -> Pending[m.OkProgress]:
         return self.submit(m.Progress(topic=topic, member="", incarnation=0, items=items))
@@ -183,9 +184,7 @@ class QueueClient(Transfer):
         self, topic: str, consumer: str, model: str, epoch: int, step: int, leases: list[int], info: dict[str, float] | None = None
     ) -> Pending[m.OkCommitted]:
         return self.submit(
-            m.Commit(
-                topic=topic, consumer=consumer, member="", incarnation=0, model=model, epoch=epoch, step=step, leases=leases, info=info or {}
-            )
+            m.Commit(topic=topic, consumer=consumer, member="", incarnation=0, model=model, epoch=epoch, step=step, leases=leases, info=info or {})
         )
 
     def published(self, weights: m.ModelVersion) -> Pending[m.OkEmpty]:
@@ -202,6 +201,7 @@ class QueueClient(Transfer):
         endpoints: dict[str, str] | None = None,
         wait_s: float = 1.0,
         trace: bytes = b"",
+        epochs: dict[str, int] | None = None,
     ) -> Pending[m.OkDirective]:
         """Heartbeat: the directive, at once when it is newer than `seen`, else when it changes or after `wait_s`. `trace` goes to the controller's
         observer as it is, once, when the request arrives; more than MAX_TRACE_BYTES are refused."""
@@ -211,6 +211,7 @@ class QueueClient(Transfer):
                 incarnation=0,
                 seen=seen,
                 loaded=loaded or {},
+                epochs=epochs or {},
                 busy=busy or {},
                 duty_done=duty_done,
                 endpoints=endpoints or {},
@@ -224,9 +225,6 @@ class QueueClient(Transfer):
 
     def failed(self, error: str, traceback: str) -> Pending[m.OkEmpty]:
         return self.submit(m.Failed(member="", incarnation=0, error=error, traceback=traceback))
-
-    def leave(self) -> Pending[m.OkEmpty]:
-        return self.submit(m.Leave(member="", incarnation=0))
 
     # ------------------------------------------------------------ outsiders
 

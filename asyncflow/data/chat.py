@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from asyncflow.data.stops import CONFIG, FIX, folder_stops
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
     from asyncflow.data.parquet import Message
-
-CONFIG = "config.json"
 
 
 def load_tokenizer(folder: str | Path) -> PreTrainedTokenizerFast:
@@ -38,11 +37,10 @@ def prompt_ids(tokenizer: PreTrainedTokenizerFast, chats: Sequence[list[Message]
 
 
 def stops_of(folder: str | Path, tokenizer: PreTrainedTokenizerFast) -> tuple[int, ...]:
-    """The tokens that end a response where the recipe names none: those of the model's configuration, as the rollout engines take them, else the
-    tokenizer's end of sequence. Raises ValueError where there is none."""
-    config = Path(folder) / CONFIG
-    named = json.loads(config.read_text()).get("eos_token_id") if config.is_file() else None
-    found = named if named is not None else tokenizer.eos_token_id
-    if found is None:
-        raise ValueError("rollout.stop_token_ids is empty and the model names no end of sequence: no response would ever end. Fix: name one")
-    return tuple(found) if isinstance(found, list) else (int(found),)
+    """The tokens that end a response where the recipe names none: those of the model, as the rollout engines take them (`data.stops`); of a folder
+    that holds a tokenizer alone, its end of sequence. Raises ValueError where there is none."""
+    if (Path(folder) / CONFIG).is_file():
+        return folder_stops(folder)
+    if tokenizer.eos_token_id is None:
+        raise ValueError(f"rollout.stop_token_ids is empty and the tokenizer in {folder} names no end of sequence: no response would end. Fix: {FIX}")
+    return (int(tokenizer.eos_token_id),)

@@ -15,12 +15,14 @@ from asyncflow.data.questions import MathItem, QuestionFiles
 from asyncflow.data.task import Example
 from asyncflow.rewards.answers import FORMS, Form
 from asyncflow.rewards.math_judge import MathJudge
-from asyncflow.rewards.math_process import START_S
+from asyncflow.rewards.math_process import END_S
+from asyncflow.rewards.row_clock import uncounted
 from asyncflow.rewards.verdict import Verdict
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
+LOAD_S = 120.0  # a tokenizer is loaded within this, on a busy machine too
 FIXED_SEED = 0  # of the held-out questions: the same for every run
 Files = str | Sequence[str]
 
@@ -47,7 +49,7 @@ class MathParquet:
         self._seed, self._folder, self._stop_token_ids = seed, tokenizer, tuple(stop_token_ids)
         self._questions = QuestionFiles(_files(train), _files(held_out), held_out_share, prompt_width, item_bytes, self._encode)
         self._judge = MathJudge(forms, compare_s, compare_bytes)
-        self._compare_s = compare_s
+        self._compare_s, self._loaded = compare_s, False
 
     @functools.cached_property
     def tokenizer(self) -> PreTrainedTokenizerFast:
@@ -59,8 +61,8 @@ class MathParquet:
         return example.prompt_ids, example.item
 
     def held_out(self, count: int) -> list[Example]:
-        """The first `count` held-out questions, in an order that is the same for every run and mixes the file, so that a few are of all kinds.
-        Raises DataError where there are fewer."""
+        """The first `count` different held-out questions, in an order that is the same for every run and mixes the file, so that a few are of all
+        kinds. Raises DataError where there are fewer."""
         self._questions.refuse_fewer(count)
         evaluated = self._questions.evaluated
         return [evaluated.example(row) for row in EndlessOrder(len(evaluated.rows), FIXED_SEED).first(count)]
@@ -70,12 +72,19 @@ class MathParquet:
         """See `QuestionFiles.counts`."""
         return self._questions.counts
 
+    def prepare(self) -> None:
+        """Have everything that scoring needs: tokenizer, tokens that end a response, the process that compares. Raises RuntimeError when that does
+        not come up."""
+        self._load()
+        self._judge.start()
+
     def verdict(self, item: bytes, response_ids: Sequence[int]) -> Verdict:
         """Of a response as it was sampled. Never raises for what is in the response. Raises ValueError for a broken item."""
         try:
             truths = msgspec.json.decode(item, type=MathItem).truths
         except msgspec.DecodeError as error:
             raise ValueError(f"item {item[:40]!r} is none of this task ({error}) and cannot be scored; source and scorer need one task") from error
+        self._load()
         if not len(response_ids) or int(response_ids[-1]) not in self._stops:
             return Verdict.UNFINISHED
         return self._judge(truths, str(self.tokenizer.decode([int(token) for token in response_ids[:-1]], skip_special_tokens=True)))
@@ -85,12 +94,17 @@ class MathParquet:
 
     @property
     def longest_s(self) -> float:
-        """One comparison, and the start of a process for it."""
-        return self._compare_s + START_S
+        """One comparison, and the end of a process that took longer."""
+        return self._compare_s + END_S
 
     def close(self) -> None:
         """End the process that compares answers."""
         self._judge.close()
+
+    def _load(self) -> None:
+        if not self._loaded:
+            with uncounted(f"loading the tokenizer in {self._folder}", LOAD_S):
+                self._loaded = bool(self._stops)
 
     @functools.cached_property
     def _stops(self) -> frozenset[int]:

@@ -56,13 +56,13 @@ class QuestionFiles:
     @property
     def counts(self) -> dict[str, int]:
         """Rows of the training files, and what became of them: `kept` are asked, `too_long` have a prompt above rollout.prompt_width, `held_out` are
-        questions that are evaluated."""
-        return dict(self._read_training[1])
+        questions that are evaluated. `held_out_repeats`: rows of evaluated questions that are left out, because the same is asked before."""
+        return self._read_training[1] | {"held_out_repeats": self._held_out_once[1]}
 
     @functools.cached_property
     def evaluated(self) -> Questions:
-        """A held-out prompt that is too long is an error: leaving it out would change what an accuracy is of."""
-        rows = _read(self._held_out) if self._held_out else [row for row in _read(self._train) if self._is_held_out(row)]
+        """Different questions, each once. A held-out prompt that is too long is an error: leaving it out would change what an accuracy is of."""
+        rows, _ = self._held_out_once
         tokens = self._tokens(rows)
         for row, ids in zip(rows, tokens, strict=True):
             if len(ids) > self._prompt_width:
@@ -76,12 +76,30 @@ class QuestionFiles:
         if found < count:
             where = ", ".join(self._held_out) or f"task.options.held_out_share = {self._share} of {', '.join(self._train)}"
             fix = f"evaluation.items={found}" if found else "task.options.held_out=FILE"
-            raise DataError(f"evaluation.items = {count}: {where} has {found} questions; an evaluation of so many cannot be made. Fix: {fix}")
+            repeats = self._held_out_once[1]
+            twice = f" ({repeats} rows more ask one of them again)" if repeats else ""
+            rule = f"{where} has {found} questions{twice}; an evaluation of so many cannot be made"
+            raise DataError(f"evaluation.items = {count}: {rule}. Fix: {fix}")
+
+    @functools.cached_property
+    def _held_out_once(self) -> tuple[list[Row], int]:
+        """Rows of different questions, the first of each, and how many others there were."""
+        rows = _read(self._held_out) if self._held_out else [row for row in _read(self._train) if self._is_held_out(row)]
+        once: dict[str, Row] = {}
+        for row in rows:
+            once.setdefault(row.question, row)
+        repeats = len(rows) - len(once)
+        if repeats:
+            other = sum(set(row.truths) != set(once[row.question].truths) for row in rows)
+            differ = f", {other} of them with another right answer than the first, which alone counts" if other else ""
+            files = ", ".join(self._held_out or self._train)
+            log.warning("%s: %d rows ask a held-out question that is asked before and are left out%s", files, repeats, differ)
+        return list(once.values()), repeats
 
     @functools.cached_property
     def _read_training(self) -> tuple[Questions, dict[str, int]]:
         rows = _read(self._train)
-        evaluated = {row.question for row in _read(self._held_out)}
+        evaluated = {row.question for row in self._held_out_once[0]} if self._held_out else set()
         asked = [row for row in rows if row.question not in evaluated and not self._is_held_out(row)]
         fitting = [(row, ids) for row, ids in zip(asked, self._tokens(asked), strict=True) if len(ids) <= self._prompt_width]
         counts = {"rows": len(rows), "kept": len(fitting), "too_long": len(asked) - len(fitting), "held_out": len(rows) - len(asked)}

@@ -80,12 +80,21 @@ class Counted(Protocol):
 
 
 @runtime_checkable
+class Prepared(Protocol):
+    """A task whose scorer takes time to come up. Where it does so in `score` after all, it says so to the row's clock (`rewards.row_clock`)."""
+
+    def prepare(self) -> None:
+        """Bring up what `score` and `verdict` need; called by a scorer before its first row. Raises RuntimeError where that does not come up."""
+        ...
+
+
+@runtime_checkable
 class Bounded(Protocol):
     """A task that ends what takes too long by itself."""
 
     @property
     def longest_s(self) -> float:
-        """Most seconds that one call of `score` takes."""
+        """Most seconds that one call of `score` takes, without what the row's clock does not count."""
         ...
 
 

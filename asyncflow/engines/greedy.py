@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 
 from asyncflow.config.rollout import EMBEDDED
 from asyncflow.contracts.rollout import Finish, Request, RolloutEngine, Sampling
+from asyncflow.data.stops import folder_stops, model_stops
 from asyncflow.data.task import Example, Task
 from asyncflow.engines.model import load_hf
 from asyncflow.engines.rollout.embedded.engine import EmbeddedRolloutEngine
@@ -26,22 +27,15 @@ def make_embedded(model: PreTrainedModel | Path, config: RunConfig) -> EmbeddedR
     """An embedded engine in the run's shapes, still to be started. It owns `model`; weights come with the first load."""
     rollout = config.rollout
     network = model if isinstance(model, PreTrainedModel) else load_hf(model)
+    stops = rollout.stop_token_ids or (model_stops(network) if isinstance(model, PreTrainedModel) else folder_stops(model))
     return EmbeddedRolloutEngine(
         network,
         slots=rollout.slots,
         prompt_width=rollout.prompt_width,
         kv_width=rollout.cache_width,
-        stop_token_ids=rollout.stop_token_ids or model_stops(network),
+        stop_token_ids=stops,
         **(rollout.options if rollout.engine == EMBEDDED else {}),  # another engine's are none of its own
     )
-
-
-def model_stops(model: PreTrainedModel) -> tuple[int, ...]:
-    """The end-of-sequence ids of a model's configuration: what ends a response where the recipe names no stop token."""
-    stops = model.config.eos_token_id
-    if stops is None:
-        raise ValueError("rollout.stop_token_ids is empty and the model's config.json has no eos_token_id: no response would ever end; name one")
-    return tuple(stops) if isinstance(stops, list) else (int(stops),)
 
 
 def accuracy(engine: RolloutEngine, task: Task, questions: Sequence[Example], budget: int, temperature: float = 0.0) -> float:

@@ -12,6 +12,9 @@ from transfer_queue.messages import Column
 if TYPE_CHECKING:
     from asyncflow.config.root import RunConfig
 
+HANDED_BACK = "(handed back)"  # what interrupted rows take until their group is complete, beside the columns
+TOKEN_BYTES = 12  # of an interrupted row's token: id, log-probability, version (`workers.unfinished`)
+ROW_BYTES = 128  # of such a row, besides
 EXTRA_DTYPES = {"bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1}  # bytes an element of the types that numpy does not have
 
 
@@ -21,10 +24,14 @@ def element_bytes(dtype: str) -> int:
 
 
 def column_bytes(config: RunConfig) -> dict[str, int]:
-    """Worst case of one group in bytes, by column: shared columns once, each other column of every sample at full length."""
+    """Worst case of one group in bytes, by column: shared columns once, each other column of every sample at full length; and what is handed back of
+    it, where that happens. What one attempt hands back may lie beside what the one before did: the columns of rows that are not there make up for
+    it."""
     shared = {column.name: _row_bytes(config, column) for column in SOURCE_COLUMNS}
     rows = config.rollout.samples_per_prompt
-    return shared | {column.name: rows * _row_bytes(config, column) for name, stage in config.stages.items() for column in stage.columns(name)}
+    written = {column.name: rows * _row_bytes(config, column) for name, stage in config.stages.items() for column in stage.columns(name)}
+    interrupted = {HANDED_BACK: rows * (TOKEN_BYTES * config.rollout.response_width + ROW_BYTES)} if config.rollout.pause_mode == "abort" else {}
+    return shared | written | interrupted
 
 
 def group_bytes(config: RunConfig) -> int:

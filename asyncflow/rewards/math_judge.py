@@ -50,6 +50,11 @@ class MathJudge:
             return Verdict.WRONG
         return self._compare(wanted, answer)
 
+    def start(self) -> None:
+        """Have the process run that compares, before there is anything to compare. Raises RuntimeError when it does not come up."""
+        with self._lock:
+            self._process.start()
+
     def close(self) -> None:
         with self._lock:
             self._process.close()

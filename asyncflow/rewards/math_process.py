@@ -15,6 +15,7 @@ import msgspec
 
 import asyncflow
 from asyncflow.rewards.math_child import Question, Reply
+from asyncflow.rewards.row_clock import uncounted
 
 HERE = str(Path(asyncflow.__file__).parents[1])
 EXTRA = "pip install 'asyncflow[math]'"
@@ -28,7 +29,7 @@ class CompareFailed(RuntimeError):
 
 
 class MathProcess:
-    """Not for two threads at once. Nothing is started before the first question."""
+    """Not for two threads at once. Starting it, also anew, is no row's time."""
 
     def __init__(self, deadline_s: float, most_bytes: int) -> None:
         self._deadline_s, self._most_bytes = deadline_s, most_bytes
@@ -36,14 +37,19 @@ class MathProcess:
 
     def equal(self, truths: list[str], answer: str) -> bool:
         """Raises TimeoutError past the deadline, CompareFailed with what went wrong, RuntimeError when no such process can be started here."""
-        if self._process is not None and self._process.poll() is not None:
-            self.close()  # it ended while nobody asked it anything, which is no answer's fault
-        if self._process is None:
-            self._start()
+        self.start()
         reply = self._ask(Question(truths, answer))
         if reply.error:
             raise CompareFailed(reply.error)
         return reply.equal
+
+    def start(self) -> None:
+        """Have it run, if it does not. Raises RuntimeError when it does not come up within `START_S`."""
+        if self._process is not None and self._process.poll() is None:
+            return
+        with uncounted("starting the process that compares answers", START_S + 2 * END_S):
+            self.close()  # one that ended while nobody asked it anything, which is no answer's fault
+            self._start()
 
     def close(self) -> None:
         """End it, and free what the system holds for it."""

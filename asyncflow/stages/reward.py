@@ -8,7 +8,7 @@ import numpy as np
 
 from asyncflow.contracts.batch import StageBatch
 from asyncflow.contracts.stage import GroupsFailed, StageContext
-from asyncflow.data.task import Judge, load_task, score_deadline_s
+from asyncflow.data.task import Judge, Prepared, load_task, score_deadline_s
 from asyncflow.rewards.deadline import DeadlineScorer, Score
 from asyncflow.rewards.verdict import VERDICT, Verdict
 from asyncflow.stages.weightless import Weightless
@@ -17,8 +17,9 @@ from asyncflow.stages.weightless import Weightless
 class RewardStage(Weightless):
     """item (blob), response_ids → rewards [R] float32. A row over its deadline fails its group, and no other."""
 
-    def __init__(self, score: Score, deadline_s: float) -> None:
-        self._deadline_s = deadline_s
+    def __init__(self, score: Score, deadline_s: float, judge: Judge | None = None) -> None:
+        """`judge`: whose `score` or `verdict` it is, to be closed with the stage."""
+        self._deadline_s, self._judge = deadline_s, judge
         self._scorer = DeadlineScorer(score, deadline_s)
 
     def __call__(self, batch: StageBatch) -> Mapping[str, np.ndarray]:
@@ -40,31 +41,30 @@ class RewardStage(Weightless):
 
     def close(self) -> None:
         self._scorer.close()
+        if self._judge is not None:
+            self._judge.close()
 
 
 class VerdictStage(RewardStage):
     """item, response_ids → rewards [R] float32 and verdict [R] uint8 (`asyncflow.rewards.verdict`), for tasks that judge."""
 
     def __init__(self, judge: Judge, deadline_s: float) -> None:
-        super().__init__(judge.verdict, deadline_s)
-        self._judge = judge
+        super().__init__(judge.verdict, deadline_s, judge)
 
     def __call__(self, batch: StageBatch) -> Mapping[str, np.ndarray]:
         verdicts = self.scored(batch)
         return {"rewards": (verdicts == Verdict.RIGHT).astype(np.float32), VERDICT: verdicts.astype(np.uint8)}
-
-    def close(self) -> None:
-        super().close()
-        self._judge.close()
 
 
 def make_reward(context: StageContext) -> RewardStage:
     """With verdicts where the stage is to write the column of that name. Raises ValueError where the task gives none, or gets too little time."""
     task = load_task(context.config)
     deadline_s = score_deadline_s(context.config, task)
-    if all(column.name != VERDICT for column in context.stage.outputs):
-        return RewardStage(task.score, deadline_s)
-    if not isinstance(task, Judge):
+    judge = task if isinstance(task, Judge) else None
+    with_verdict = any(column.name == VERDICT for column in context.stage.outputs)
+    if with_verdict and judge is None:
         rule = f"{context.config.task.path} gives no verdicts, it has no method `verdict`"
         raise ValueError(f"stages.{context.stage.name}.outputs.{VERDICT}: {rule}; nothing would write the column. Fix: remove it from the outputs")
-    return VerdictStage(task, deadline_s)
+    if isinstance(task, Prepared):
+        task.prepare()
+    return VerdictStage(judge, deadline_s) if with_verdict and judge is not None else RewardStage(task.score, deadline_s, judge)

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from asyncflow.contracts.weights import WeightsId
 from asyncflow.workers.clock import ActivityClock
 from asyncflow.workers.recording import Recording
 from asyncflow.workers.wake import Wake
@@ -42,7 +43,7 @@ class ControlLink:
         self._wake, self._clock, self._recording, self._deadline_s = wake, clock, recording, deadline_s
         self._comeback_s = client.registration.comeback_s  # a controller that is gone has so long to be back
         self._poke = Wake()
-        self._loaded: dict[str, int] = {}
+        self._loaded: dict[str, WeightsId] = {}  # by model
         self._endpoints: dict[str, str] = {}
         self._gauges: Callable[[], dict[str, float]] = dict
         self._lock = threading.Lock()
@@ -77,9 +78,9 @@ class ControlLink:
         self.stop_requested = True
         self._wake.set()
 
-    def report_loaded(self, model: str, version: int) -> None:
-        """Tell the controller now which version this worker computes with."""
-        self._loaded = {**self._loaded, model: version}
+    def report_loaded(self, model: str, weights: WeightsId) -> None:
+        """Tell the controller now which weights this worker computes with."""
+        self._loaded = {**self._loaded, model: weights}
         self._poke.set()
 
     def announce(self, endpoints: dict[str, str]) -> None:
@@ -142,7 +143,8 @@ class ControlLink:
     def _watch(self, duty_done: str | None, trace: bytes, wait_s: float) -> Pending[OkDirective]:
         return self._client.watch(
             seen=self.directive.revision,
-            loaded=self._loaded,
+            loaded={model: weights.version for model, weights in self._loaded.items()},
+            epochs={model: weights.epoch for model, weights in self._loaded.items()},
             busy={**self._clock.totals(), **self._gauges()},
             duty_done=duty_done,
             endpoints=self._endpoints,

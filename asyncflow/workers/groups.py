@@ -9,7 +9,7 @@ import msgspec
 from asyncflow.contracts.rollout import Chunk, Finish, Request, Sampling
 from asyncflow.engines.seeds import sample_seed
 from asyncflow.workers import unfinished
-from asyncflow.workers.unfinished import Tokens
+from asyncflow.workers.unfinished import Epochs, Tokens, add_made
 from transfer_queue.messages import GroupLease, HandedBack, ProgressItem
 
 
@@ -22,7 +22,7 @@ class Trajectory(msgspec.Struct):
     token_ids: list[int] = []
     logprobs: list[float] = []
     versions: list[int] = []  # one a token
-    epoch: int = 0  # of the weights that made the last one
+    epochs: Epochs = {}  # of the weights that made them
     finish: Finish | None = None
 
     def absorb(self, chunk: Chunk) -> None:
@@ -30,7 +30,7 @@ class Trajectory(msgspec.Struct):
         self.logprobs += chunk.logprobs
         self.versions += [chunk.version] * len(chunk.token_ids)
         if chunk.token_ids:
-            self.epoch = chunk.epoch
+            add_made(self.epochs, chunk.epoch, chunk.version, chunk.version)
         self.finish = chunk.finish
 
 
@@ -48,6 +48,7 @@ class Left(msgspec.Struct, frozen=True):
 
     item: HandedBack
     data: bytes  # `unfinished.encode`; b"": nothing to go on from
+    group: OpenGroup
 
 
 class GroupBook:
@@ -69,23 +70,23 @@ class GroupBook:
     def __contains__(self, gid: int) -> bool:
         return gid in self._groups
 
-    def admit(self, lease: GroupLease, prompt: list[int], left: Mapping[int, Tokens] | None = None, epoch: int = 0) -> list[Request]:
+    def admit(self, lease: GroupLease, prompt: list[int], left: Mapping[int, Tokens] | None = None) -> list[Request]:
         """Requests for the rows that are missing; those that another attempt began (`left`, by row) go on from its tokens. The id carries the fence:
-        a later attempt of the same group is another request. `epoch`: of what is loaded, which the lease's version is one of.
+        a later attempt of the same group is another request.
 
         The caller has called `forget` for an older attempt of this gid, if the book still had one.
         """
         begun = left or {}
-        pending = {row: Trajectory(lease.gid, row, prompt, *begun.get(row, ([], [], [], 0))) for row in lease.rows}
+        pending = {row: Trajectory(lease.gid, row, prompt, *begun.get(row, ([], [], [], {}))) for row in lease.rows}
         oldest = min((trajectory.versions[0] for trajectory in pending.values() if trajectory.versions), default=None)
         self._groups[lease.gid] = OpenGroup(lease.gid, lease.fence, self._rows_per_group, pending, oldest_version=oldest)
-        return [self._request(trajectory, lease.fence, lease.min_version, epoch) for trajectory in pending.values()]
+        return [self._request(trajectory, lease.fence, lease.min_version, lease.epoch) for trajectory in pending.values()]
 
     def _request(self, trajectory: Trajectory, fence: int, min_version: int = 0, epoch: int = 0) -> Request:
         """What is left to generate: prompt and tokens so far go in, the budget is what they left of it. Weights: as new as those of its last token or
         newer; without a token as (`epoch`, `min_version`)."""
         if trajectory.versions:
-            min_version, epoch = trajectory.versions[-1], trajectory.epoch
+            min_version, epoch = trajectory.versions[-1], max(trajectory.epochs)
         request_id = f"{trajectory.gid}/{trajectory.row}/{fence}/{len(trajectory.token_ids)}"
         self._requests[request_id] = (trajectory.gid, trajectory.row)
         return Request(
@@ -156,6 +157,11 @@ class GroupBook:
         self._requests.clear()
         return left, ids
 
+    def keep(self, group: OpenGroup) -> list[Request]:
+        """A group that nobody takes back is here again; its requests go on where they were."""
+        self._groups[group.gid] = group
+        return [self._request(trajectory, group.fence) for trajectory in group.pending.values()]
+
     def progress(self, loaded: int) -> list[ProgressItem]:
         """`loaded`: the version that makes the next token, and so the first of a group that has none."""
         return [
@@ -165,7 +171,11 @@ class GroupBook:
 
 
 def _left(group: OpenGroup) -> Left:
-    rows = [(row, (had.token_ids, had.logprobs, had.versions, had.epoch)) for row, had in group.pending.items()]
-    versions = [version for had in group.pending.values() for version in had.versions]
-    item = HandedBack(group.gid, group.fence, group.tokens, min(versions, default=0), max(versions, default=0), left=None)
-    return Left(item, unfinished.encode(rows))
+    rows = [(row, (had.token_ids, had.logprobs, had.versions, had.epochs)) for row, had in group.pending.items()]
+    made: Epochs = {}
+    for had in group.pending.values():
+        for epoch, (low, high) in had.epochs.items():
+            add_made(made, epoch, low, high)
+    oldest, newest = min((low for low, _ in made.values()), default=0), max((high for _, high in made.values()), default=0)
+    item = HandedBack(group.gid, group.fence, group.tokens, oldest, newest, left=None, epochs=made)
+    return Left(item, unfinished.encode(rows), group)

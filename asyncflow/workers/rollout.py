@@ -14,7 +14,7 @@ from asyncflow.workers.context import REPLY_S, WorkerContext
 from asyncflow.workers.decode_meter import DecodeMeter
 from asyncflow.workers.evaluation import Evaluator
 from asyncflow.workers.follower import WeightsFollower
-from asyncflow.workers.groups import GroupBook
+from asyncflow.workers.groups import GroupBook, OpenGroup
 from asyncflow.workers.prompts import PromptReader
 from asyncflow.workers.row_writer import FinishedRow, RowWriter
 from transfer_queue.client import Pending
@@ -36,7 +36,7 @@ class RolloutWorker:
         self._meter = DecodeMeter(engine, context.costs)
         self._writer = RowWriter(context, bound=4 * settings.slots)
         self._pull: Pending[OkPulled] | None = None
-        self._pull_loaded = -1
+        self._pull_loaded: WeightsId | None = None  # what the open pull speaks of
         self._progress: Pending[OkProgress] | None = None
         self._progress_at = 0.0
         self._progress_fences: dict[int, int] = {}
@@ -51,6 +51,7 @@ class RolloutWorker:
             while not self._context.control.stopping:
                 self._turn()
             self._give_back_pull()
+            self._leave_groups()
         finally:
             self._writer.close()
             self._follower.close()
@@ -92,27 +93,42 @@ class RolloutWorker:
         mode = self._context.config.rollout.pause_mode
         if mode == "abort":
             self._give_back_pull()  # else it would be the first to get what is handed back
+        kept: list[OpenGroup] = []
         with self._context.clock.during("paused", "load"), self._context.costs.call("load"):
             self._engine.pause(mode)
             try:
                 if mode == "abort":
-                    self._hand_back()
+                    kept = self._hand_back()
                 self._follower.load_newest(self._engine.load_weights)
             except WeightsNotLoaded as error:
                 print(f"{self._context.member}: {error}; it is tried again", file=sys.stderr)  # how often is the engine's to limit
             finally:
                 self._engine.resume()  # also after a failed load: the old version goes on serving
+        for group in kept:
+            self._engine.generate(self._book.keep(group))
         self._progress_at = 0.0  # groups without a token start from these weights now: the queue is told, or it would count them too old
 
-    def _hand_back(self) -> None:
-        """What a pause has aborted goes back to the queue with all that it has, so that others can go on with it while this replica loads."""
+    def _hand_back(self) -> list[OpenGroup]:
+        """What a pause has aborted goes back to the queue with all that it has, so that others can go on with it while this replica loads. Returns
+        the groups that it does not take, for the run drains: they go on here."""
         self._take_in(self._engine.chunks())
         self._writer.drain()  # rows of these groups that come after their hand-back would be refused
         self._forget_cancelled()
         groups, running = self._book.hand_back()
         self._engine.abort(running)
-        if groups:
-            self._context.client.hand_back(self._topic, [group.item for group in groups], [group.data for group in groups])
+        self._engine.chunks()  # their last ones: the same requests may come again
+        if not groups:
+            return []
+        reply = self._context.client.hand_back(self._topic, [left.item for left in groups], [left.data for left in groups])
+        return [left.group for left in groups if left.item.gid in reply.kept]
+
+    def _leave_groups(self) -> None:
+        """This replica leaves a run that goes on, and where unfinished responses change replicas anyway, others go on with its own. Whatever is not
+        handed back is generated anew: the queue takes it from who left."""
+        control, abort = self._context.control, self._context.config.rollout.pause_mode == "abort"
+        if abort and len(self._book) and control.directive.state == "run":
+            self._engine.pause("abort")
+            self._hand_back()
 
     @property
     def _loaded(self) -> WeightsId:
@@ -126,7 +142,7 @@ class RolloutWorker:
         """Keep one pull open while a whole group can start (with fewer slots than rows: while all are free; in parts: while a slot is free) and no
         request waits for its prefill, so that no prompt is hoarded: replicas that ask at a commit share what it admits, whoever is the first to be
         back from loading. The pull's loaded version must be today's: an outdated one is called back first."""
-        if self._pull is not None and (self._pull_loaded != self._loaded.version or self._context.control.duty is not None):
+        if self._pull is not None and (self._pull_loaded != self._loaded or self._context.control.duty is not None):
             self._give_back_pull()
         if self._pull is not None:
             return
@@ -137,8 +153,8 @@ class RolloutWorker:
         if barred or capacity.queued or free < needed:
             return
         limit = min(max(1, free // self._rows_per_group), self._context.config.rollout.pull_groups)
-        self._pull_loaded = self._loaded.version
-        self._pull = self._context.client.pull(self._topic, loaded=self._pull_loaded, limit=limit, wait_s=IDLE_S)
+        self._pull_loaded = loaded = self._loaded
+        self._pull = self._context.client.pull(self._topic, loaded.version, limit, wait_s=IDLE_S, epoch=loaded.epoch)
 
     def _collect_pull(self) -> None:
         if self._pull is not None and self._pull.done():
@@ -161,7 +177,7 @@ class RolloutWorker:
         self._forget([(lease.gid, fence) for lease in reply.groups if (fence := self._book.fence(lease.gid)) is not None])
         requests = []
         for prompted in self._prompts.read(reply.groups):
-            requests += self._book.admit(prompted.lease, prompted.prompt, prompted.left, self._loaded.epoch)
+            requests += self._book.admit(prompted.lease, prompted.prompt, prompted.left)
         self._engine.generate(requests)
 
     # -------------------------------------------------------------- rows

@@ -63,3 +63,10 @@ def test_a_system_message_of_ones_own_stands_in_place_of_the_templates(tokenizer
 def test_a_response_ends_with_what_the_configuration_names(folder: Path, tokenizer: PreTrainedTokenizerFast) -> None:
     assert stops_of(folder, tokenizer) == (tokenizer.convert_tokens_to_ids("<|im_end|>"),)
     assert stops_of(folder / "nowhere", tokenizer) == (tokenizer.eos_token_id,)
+
+
+def test_a_tokenizer_alone_without_an_end_is_refused(folder: Path) -> None:
+    endless = load_tokenizer(folder)
+    endless.eos_token = None
+    with pytest.raises(ValueError, match=r"rollout\.stop_token_ids is empty and the tokenizer in .*Fix: rollout\.stop_token_ids"):
+        stops_of(folder / "nowhere", endless)

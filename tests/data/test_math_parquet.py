@@ -76,7 +76,7 @@ def test_held_out_questions_are_the_same_for_every_seed_and_are_never_trained(ta
     assert held_out[:4] == task.held_out(4)
     asked = {tuple(task.prompt(gid)[0]) for gid in range(36)}
     assert not asked & {tuple(example.prompt_ids) for example in held_out}
-    assert task.counts == {"rows": 40, "kept": 36, "too_long": 0, "held_out": 4}
+    assert task.counts == {"rows": 40, "kept": 36, "too_long": 0, "held_out": 4, "held_out_repeats": 0}
     assert isinstance(task, Counted)
     assert isinstance(task, Judge)
 
@@ -96,10 +96,40 @@ def test_without_a_file_a_share_is_held_out_by_the_questions_own_text(folder: Pa
     assert not {tuple(example.prompt_ids) for example in held_out} & {tuple(task.prompt(gid)[0]) for gid in range(counts["kept"])}
 
 
+def test_a_held_out_question_that_is_there_twice_is_evaluated_once_and_what_is_left_out_is_said(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write_rows(folder / "twice.parquet", [row("1+1?", "2"), row("1+2?", "3"), row("1+1?", "2"), row("1+2?", "4"), row("1+1?", "2")])
+    task = task_of(folder, held_out=str(path))
+    assert {(example.question, example.item) for example in task.held_out(2)} == {
+        ("user: 1+1?", b'{"truths":["2"]}'),
+        ("user: 1+2?", b'{"truths":["3"]}'),
+    }
+    assert task.counts["held_out_repeats"] == 3
+    assert "twice.parquet: 3 rows ask a held-out question that is asked before and are left out, 1 of them with another right answer" in caplog.text
+    with pytest.raises(DataError, match=r"evaluation\.items = 3: .*has 2 questions \(3 rows more ask one of them again\).*Fix: evaluation\.items=2$"):
+        task.held_out(3)
+
+
+def test_held_out_rows_that_are_all_the_same_are_one_question(folder: Path) -> None:
+    path = write_rows(folder / "same.parquet", [row("1+1?", "2")] * 7)
+    task = task_of(folder, held_out=[str(path), str(path)])
+    assert [example.question for example in task.held_out(1)] == ["user: 1+1?"]
+    assert task.counts["held_out_repeats"] == 13
+
+
+def test_a_share_of_questions_that_are_there_twice_is_evaluated_once_and_never_trained(folder: Path) -> None:
+    path = write_rows(folder / "doubled.parquet", sums(40) * 2)
+    task, once = (task_of(folder, train=str(train), held_out=(), held_out_share=0.3) for train in (path, folder / "train.parquet"))
+    repeats = once.counts["held_out"]
+    assert task.counts == {"rows": 80, "kept": 80 - 2 * repeats, "too_long": 0, "held_out": 2 * repeats, "held_out_repeats": repeats}
+    assert task.held_out(repeats) == once.held_out(repeats)
+
+
 def test_prompts_that_are_too_long_are_left_out_and_counted(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = write_rows(folder / "long.parquet", [*sums(6), row("1" * 30, "1"), row("2" * 14, "2"), row("3" * 15, "3")])
     task = task_of(folder, train=str(path), held_out=())
-    assert task.counts == {"rows": 9, "kept": 7, "too_long": 2, "held_out": 0}
+    assert task.counts == {"rows": 9, "kept": 7, "too_long": 2, "held_out": 0, "held_out_repeats": 0}
     assert max(len(task.prompt(gid)[0]) for gid in range(14)) == 16
     assert "above rollout.prompt_width = 16" in caplog.text
 
@@ -160,7 +190,7 @@ def test_responses_end_where_the_engines_end_them(folder: Path, tmp_path: Path) 
     """rollout.stop_token_ids, else config.json's, else the tokenizer's: as for the rollout engines."""
     item, model = b'{"truths":["7"]}', write_tokenizer(tmp_path / "model")
     digits = [*task_of(folder).tokenizer.encode("7", add_special_tokens=False)]
-    (model / "config.json").write_text(json.dumps({"eos_token_id": [9, 5]}))
+    (model / "config.json").write_text(json.dumps({"model_type": "qwen2", "eos_token_id": [9, 5]}))
     assert task_of(folder, tokenizer=str(model)).verdict(item, [*digits, 5]) is Verdict.RIGHT
     assert task_of(folder, tokenizer=str(model)).verdict(item, [*digits, 2]) is Verdict.UNFINISHED
     assert task_of(folder, tokenizer=str(model), stop_token_ids=[6]).verdict(item, [*digits, 6]) is Verdict.RIGHT

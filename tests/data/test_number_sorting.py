@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from asyncflow.data.number_sorting import ALPHABET, NumberSorting
-from asyncflow.data.split import SHARES, Split
+from asyncflow.data.split import SHARES, Split, split_of
 from asyncflow.data.tokenizer import char_tokenizer
 
 TOKENIZER = char_tokenizer(ALPHABET)
@@ -50,6 +50,12 @@ def test_demonstrations_are_of_the_warm_start_split(task: NumberSorting) -> None
 def test_shares_of_the_splits_are_all_of_the_questions() -> None:
     assert sum(SHARES.values()) == 100
     assert set(SHARES) == set(SPLITS)
+
+
+def test_of_the_ten_lists_of_one_digit_half_are_taught_and_half_are_trained_on() -> None:
+    """Taught fewer, the warm start learns those by heart and never ends another answer after one number: training then sees no short answers."""
+    splits = [split_of(f"{digit}=") for digit in range(10)]
+    assert (splits.count("warm_start"), splits.count("train")) == (5, 5)
 
 
 def test_answers_differ_in_length_by_a_factor_of_eight_or_more(task: NumberSorting) -> None:

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from asyncflow.config.errors import SettingError
 from asyncflow.flow.bytes import group_bytes
 from asyncflow.flow.core import core_config
 from asyncflow.flow.topic import topic_spec
 from asyncflow.flow.window import window
+from asyncflow.workers.unfinished import encode
 from tests.config.recipes import MINIMAL, load_text
 from transfer_queue.messages import Consumer
 
@@ -62,6 +64,20 @@ def test_the_worst_case_of_a_group_is_counted_by_hand(tmp_path: Path) -> None:
     shared = 16 * 4 + 100  # prompt_ids, item
     row = 3 * 16 * 4 + 1 + 4 + 2 * 16 * 4 + 4  # rollout's three runs, finish, rewards, two log-probability runs, advantages
     assert group_bytes(load_text(tmp_path, MINIMAL, *shape)) == shared + 3 * row
+
+
+def test_where_unfinished_rows_are_handed_back_a_group_reserves_what_they_take_beside_its_columns(tmp_path: Path) -> None:
+    shape = ("rollout.response_width=6", "rollout.samples_per_prompt=3", "batch_size=1")
+    keep, abort = (load_text(tmp_path, MINIMAL, *shape, f"rollout.pause_mode={mode}") for mode in ("keep", "abort"))
+    logprobs, versions = [-1.0] * 6, [2**31 - 6 + token for token in range(6)]  # of weights that came with each token, each a recovered trainer's
+    epochs = {epoch: (version, version) for epoch, version in enumerate(versions)}
+    longest = encode([(row, ([2**31 - 1] * 6, logprobs, versions, epochs)) for row in range(3)])
+    reserved = group_bytes(abort) - group_bytes(keep)
+    assert len(longest) <= reserved <= 3 * (12 * 6 + 128)
+    assert topic_spec(abort).window.group_bytes == group_bytes(abort)
+    with pytest.raises(SettingError, match=r"flow\.budget_bytes"):
+        load_text(tmp_path, MINIMAL, *shape, "rollout.pause_mode=abort", f"flow.budget_bytes={group_bytes(abort) - 1}")
+    load_text(tmp_path, MINIMAL, *shape, "rollout.pause_mode=abort", f"flow.budget_bytes={group_bytes(abort)}")
 
 
 @pytest.mark.parametrize(("every", "duties"), [("null", []), ("5", [("evaluate", "rollout", "policy", 5)])])

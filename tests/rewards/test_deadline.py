@@ -12,6 +12,7 @@ import pytest
 from asyncflow.contracts.batch import StageBatch
 from asyncflow.contracts.stage import GroupsFailed
 from asyncflow.rewards.deadline import DeadlineScorer
+from asyncflow.rewards.row_clock import uncounted
 from asyncflow.stages.reward import RewardStage
 from transfer_queue.columns import Jagged
 
@@ -86,6 +87,42 @@ def test_the_stage_fails_the_groups_of_hanging_rows_by_name(hanging: Hanging) ->
     assert failed.value.reason == "reward_timeout"
     assert stage(batch_of([b"", b"", b""]))["rewards"].tolist() == [0.0, 1.0, 2.0]
     stage.close()
+
+
+def test_what_a_scorer_needs_to_come_up_is_no_rows_time_and_what_a_row_takes_before_and_after_it_is() -> None:
+    free = threading.Event()
+
+    def score(item: bytes, response_ids: Sequence[int]) -> float:
+        time.sleep(0.6 if item == b"slow" else 0.0)
+        with uncounted("loading", 20.0):
+            time.sleep(1.2)
+        free.wait(0.6 if item == b"slow" else 0.0)
+        return 1.0
+
+    scorer = DeadlineScorer(score, 1.0)
+    assert scorer([b"", b"slow", b""], [[0]] * 3) == [1.0, None, 1.0]
+    scorer.close()
+
+
+def test_a_scorer_that_does_not_come_up_ends_the_run_by_name(hanging: Hanging) -> None:
+    def score(item: bytes, response_ids: Sequence[int]) -> float:
+        with uncounted("loading the tokenizer of X", 0.2):
+            return hanging(item, response_ids)
+
+    scorer = DeadlineScorer(score, 20.0)
+    start_s = time.monotonic()
+    with pytest.raises(TimeoutError, match=r"not ready: loading the tokenizer of X goes on.*within 0\.2 s"):
+        scorer([b"hang"], [[0]])
+    assert time.monotonic() - start_s < 10
+
+
+def test_what_is_raised_while_a_scorer_comes_up_is_raised_to_the_caller() -> None:
+    def score(item: bytes, response_ids: Sequence[int]) -> float:
+        with uncounted("loading", 20.0):
+            raise OSError("no such folder")
+
+    with pytest.raises(OSError, match="no such folder"):
+        DeadlineScorer(score, 5.0)([b""], [[0]])
 
 
 def test_a_deadline_of_zero_is_refused() -> None:

@@ -11,8 +11,9 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from asyncflow.config import ModelSettings, RolloutSettings, RunConfig, RunSettings, TaskSettings
+from asyncflow.data.split import SALT
 from asyncflow.data.task import load_task
-from asyncflow.engines.train.warm_start import RECORD, WarmStartRecord, prepare
+from asyncflow.engines.train.warm_start import RECORD, WarmStartRecord, WarmStartSettings, cache_key, prepare
 
 QUICK: dict[str, Any] = {
     "shape": {"hidden_size": 32, "intermediate_size": 32, "layers": 1, "heads": 1, "kv_heads": 1, "max_positions": 32},
@@ -80,3 +81,12 @@ def test_unknown_options_are_refused(tmp_path: Path) -> None:
         prepare(config(tmp_path, lerning_rate=1.0), "policy")
     with pytest.raises(msgspec.ValidationError, match="hiden_size"):
         prepare(config(tmp_path, shape={"hiden_size": 32}), "policy")
+
+
+def test_a_model_taught_on_other_splits_is_not_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = config(tmp_path)
+    settings = msgspec.convert(run.models["policy"].options, WarmStartSettings)
+    before = cache_key(run, settings)
+    assert before == cache_key(run, settings)
+    monkeypatch.setattr("asyncflow.engines.train.warm_start.SALT", SALT + 1)
+    assert cache_key(run, settings) != before

@@ -17,12 +17,22 @@ from asyncflow.workers.groups import GroupBook
 from asyncflow.workers.rollout import RolloutWorker
 from tests.engines.rollout.rollout_harness import SHAPE as MODEL
 from tests.engines.rollout.rollout_harness import load, new_engine
-from tests.workers.test_rollout_worker import SHAPE, Newer, rollout_worker, take_prompt
+from tests.workers.test_rollout_worker import SHAPE, WEIGHTS, Newer, rollout_worker, take_prompt
 from tests.workers.worker_desk import NO_EVALUATION, TRAIN_ONLY, Desk, desk, until
-from transfer_queue.messages import GroupLease
+from transfer_queue.messages import Drain, GroupLease
 
 INPUTS = ("response_ids", "rollout_logprobs", "token_versions")
 ABORT = (*TRAIN_ONLY, NO_EVALUATION, *SHAPE, "rollout.pause_mode=abort", "batch_size=1", f"stages.train.inputs=[{','.join(INPUTS)}]")
+
+
+class Idle:
+    """A follower that hears of nothing."""
+
+    loaded, pending = WEIGHTS, False
+
+    def reconcile(self) -> None: ...
+
+    def close(self) -> None: ...
 
 
 def begun(found: Desk, tokens: int) -> RolloutWorker:
@@ -120,6 +130,55 @@ def test_finished_rows_of_a_group_are_in_the_queue_before_its_rest_is_handed_bac
         one._writer.close()
 
 
+def test_while_the_run_drains_a_replica_goes_on_with_what_it_interrupted(tmp_path: Path) -> None:
+    with desk(tmp_path, *ABORT) as found:
+        found.put_prompts(1)
+        one = begun(found, tokens=5)
+        had = {row: list(trajectory.token_ids) for row, trajectory in one._book._groups[0].pending.items()}
+        found.client("launcher").submit(Drain(reason="maintenance")).result(10.0)
+        one._load_weights()
+        trajectories = dict(one._book._groups[0].pending)
+        assert {row: trajectory.token_ids for row, trajectory in trajectories.items()} == had
+        while len(one._book):
+            one._absorb(one._meter.chunks())
+        one._writer.drain()
+        one._writer.close()
+        assert found.queue.status().topics[0].ledger["complete"] == 1
+        assert "handed_back" not in [event.reason for event in found.events("group")]
+    assert [trajectories[row].token_ids for row in range(4)] == [tokens for tokens, _ in uninterrupted(found)]
+
+
+def test_a_replica_that_is_told_to_leave_hands_back_what_it_has(tmp_path: Path) -> None:
+    with desk(tmp_path, *ABORT) as found:
+        found.put_prompts(1)
+        one = begun(found, tokens=5)
+        one._follower = Idle()  # type: ignore[assignment]
+        had = {row: list(trajectory.token_ids) for row, trajectory in one._book._groups[0].pending.items()}
+        one._context.control.request_stop()
+        one.run()
+        two = RolloutWorker(found.context("rollout-1"), new_engine(slots=4, kv_width=48), None)
+        two._follower.loaded = two._engine.loaded
+        take_prompt(two)
+        assert {row: trajectory.token_ids for row, trajectory in two._book._groups[0].pending.items()} == had
+        assert found.queue.status().topics[0].lost_attempts == 0
+        two._writer.close()
+
+
+def test_a_replica_that_leaves_in_another_mode_leaves_its_groups_to_be_made_anew(tmp_path: Path) -> None:
+    """There tokens never change replicas: a run would depend on when one was told to leave."""
+    with desk(tmp_path, *ABORT, "rollout.pause_mode=keep") as found:
+        found.put_prompts(1)
+        one = begun(found, tokens=5)
+        one._follower = Idle()  # type: ignore[assignment]
+        one._context.control.request_stop()
+        one.run()
+        one._context.leave()
+        found.contexts.remove(one._context)
+        lease = found.client("rollout-1", "rollout").pull(found.topic, loaded=0, limit=1, wait_s=5.0).result(10.0).groups[0]
+        assert (lease.gid, lease.left, lease.rows) == (0, None, [0, 1, 2, 3])
+        assert found.queue.status().topics[0].lost_attempts == 1
+
+
 def test_after_a_rollback_a_response_goes_on_under_a_lower_version_of_a_later_epoch() -> None:
     """Its tokens' version may be above every version of the new epoch, here and wherever it goes on."""
     book = GroupBook(1, Sampling(1.0), 16, rows_per_group=4)
@@ -143,10 +202,11 @@ def test_after_a_rollback_a_response_goes_on_under_a_lower_version_of_a_later_ep
         book.absorb(chunk)
     (left,), ids = book.hand_back()
     tokens = unfinished.decode(left.data)
-    assert {row: (versions, epoch) for row, (_, _, versions, epoch) in tokens.items()} == {0: ([5, 3], 1), 1: ([5, 3], 1)}
+    assert {row: had[2:] for row, had in tokens.items()} == {row: ([5, 3], {0: (5, 5), 1: (3, 3)}) for row in (0, 1)}
+    assert (left.item.oldest_version, left.item.newest_version, left.item.epochs) == (3, 5, {0: (5, 5), 1: (3, 3)})
     engine.abort(ids)
     engine.chunks()
-    again = book.admit(GroupLease(0, 2, 0, [0, 1], {}), [2, 3, 4], tokens, epoch=1)
+    again = book.admit(GroupLease(0, 2, 0, [0, 1], {}), [2, 3, 4], tokens)
     assert [(request.min_epoch, request.min_version) for request in again] == [(1, 3)] * 2
     engine.generate(again)
     with pytest.raises(ValueError, match="min_version = 3 of epoch 1 is above the loaded version 9 of epoch 0"):
@@ -161,10 +221,10 @@ def older(version: int) -> EmbeddedRolloutEngine:
 
 def test_tokens_keep_their_bits_on_the_way_and_a_torn_record_is_refused() -> None:
     logprobs = np.array([-0.1, -3e-8, -87.5], "<f4").tolist()
-    data = unfinished.encode([(3, ([7, 8, 2**31 - 1], logprobs, [0, 0, 4], 2)), (1, ([], [], [], 0))])
-    assert unfinished.decode(data) == {3: ([7, 8, 2**31 - 1], logprobs, [0, 0, 4], 2)}
-    assert unfinished.encode([(1, ([], [], [], 0))]) == b""
+    data = unfinished.encode([(3, ([7, 8, 2**31 - 1], logprobs, [0, 0, 4], {2: (0, 4)})), (1, ([], [], [], {}))])
+    assert unfinished.decode(data) == {3: ([7, 8, 2**31 - 1], logprobs, [0, 0, 4], {2: (0, 4)})}
+    assert unfinished.encode([(1, ([], [], [], {}))]) == b""
     assert unfinished.decode(b"") == {}
-    torn = msgspec.msgpack.encode([unfinished.Unfinished(0, b"\0" * 8, b"\0" * 8, b"\0" * 4)])
+    torn = msgspec.msgpack.encode([unfinished.Unfinished(0, b"\0" * 8, b"\0" * 8, b"\0" * 4, {})])
     with pytest.raises(ValueError, match=r"row 0 was handed back with \[2, 2, 1\]"):
         unfinished.decode(torn)

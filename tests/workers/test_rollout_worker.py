@@ -166,7 +166,7 @@ def test_an_evaluation_that_was_cut_off_is_not_done(tmp_path: Path) -> None:
         context = found.context("rollout-0")
         worker = RolloutWorker(context, engine, Evaluator(context, QUESTIONS, DeadlineScorer(lambda item, answer: 1.0, 5.0)))
         worker._follower.loaded = engine.loaded
-        context.control.report_loaded("policy", 0)
+        context.control.report_loaded("policy", WEIGHTS)
         found.client("publisher-0").published(ModelVersion("policy", 0, 0)).result(5.0)
         until(lambda: context.control.duty == "evaluate", "the duty")
         context.control.request_stop()
@@ -175,7 +175,7 @@ def test_an_evaluation_that_was_cut_off_is_not_done(tmp_path: Path) -> None:
         context.leave()
         found.contexts.clear()
         second = found.context("rollout-1")
-        second.control.report_loaded("policy", 0)
+        second.control.report_loaded("policy", WEIGHTS)
         until(lambda: second.control.duty == "evaluate", "the duty again")
     assert not [event for event in found.events("member") if event.reason == "duty_done:evaluate"]
 

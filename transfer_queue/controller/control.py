@@ -54,11 +54,13 @@ class Control:
         self._runtime = runtime
         self._config, self._comeback_s = config.config, config.comeback_s
         self._heartbeat_s = config.heartbeat_s
+        self._silence_ends = not config.keyed_only  # members but shards
         self._duty_s = config.duty_s
         self.members = Members()
         self.desired = Desired(runtime, self.members)
         self.duties = Duties(config.duties, runtime, self.members, self.desired)
         self.sweeps: list[tuple[int | None, str]] = []
+        self.on_lost: Callable[[int], object] = lambda shard: None  # hears of every shard that ended, after its blocks were given up
         self.on_end: Callable[[str], object] = lambda owner: None  # hears of every member that ended
         self._beats: dict[str, Timer] = {}  # by name: each looks at the last heartbeat of an alive member
         for topic in topics.values():
@@ -101,6 +103,9 @@ class Control:
         )
 
     def _watch_heartbeat(self, member: Member) -> None:
+        """Where nothing is leased, nobody waits for a member that is silent."""
+        if member.role != SHARD and not self._silence_ends:
+            return
         self._beats[member.name] = self._runtime.timers.at(member.seen + self._heartbeat_s, partial(self._look_at, member))
 
     def _look_at(self, member: Member) -> float | None:
@@ -113,7 +118,8 @@ class Control:
     def end(self, member: Member, how: str, cause: str = "") -> None:
         """how: died | left | replaced. Its attempts are reissued, its leases end, its requests are refused, its unpublished blocks are swept."""
         self.members.remove(member, how, cause, self._runtime.now())
-        self._runtime.timers.cancel(self._beats.pop(member.name))
+        if (beat := self._beats.pop(member.name, None)) is not None:
+            self._runtime.timers.cancel(beat)
         self._parked.disown(member.owner)
         self._runtime.repeats.forget(member.owner)
         for topic in self._topics.values():
@@ -135,6 +141,7 @@ class Control:
         for topic in self._topics.values():
             if not topic.over:
                 lose_shard(topic, index, before)
+        self.on_lost(index)
 
     def end_all(self, cause: str, numbers: int) -> None:
         """So many incarnations of any name may have been given that nobody remembers."""
@@ -186,7 +193,8 @@ class Control:
         self.desired.thaw(frozen.desired)
         self.duties.thaw(frozen.duties)
         for member in self.members:
-            self._beats[member.name] = self._runtime.timers.restore(partial(self._look_at, member), frozen.beats[member.name])
+            if member.name in frozen.beats:
+                self._beats[member.name] = self._runtime.timers.restore(partial(self._look_at, member), frozen.beats[member.name])
 
     # ------------------------------------------------------------ watching
 
@@ -199,9 +207,10 @@ class Control:
         check_entries("endpoints", request.endpoints)
         check_entries("loaded", request.loaded)
         check_trace(request.trace)
+        check_entries("epochs", request.epochs)
         self.check_loaded(request.loaded)
         for model, version in request.loaded.items():
-            self.note_loaded(member, model, version)
+            self.note_loaded(member, model, version, request.epochs.get(model))
         working = request.busy.get("busy", 0.0) > member.busy.get("busy", 0.0)
         if working and member.duty is not None and self._runtime.now() < member.duty_since + self._duty_s:
             self._runtime.touch()  # evaluation changes no ledger, yet it is progress; one that hangs looks busy too, so not for ever
@@ -232,11 +241,14 @@ class Control:
                     "nothing was done. Report the version of the weights that were received"
                 )
 
-    def note_loaded(self, member: Member, model: str, version: int) -> None:
-        """The member computes with this version now: what waited for it may go on."""
-        if member.loaded.get(model) == version:
+    def note_loaded(self, member: Member, model: str, version: int, epoch: int | None) -> None:
+        """The member computes with this version now: what waited for it may go on. `epoch` None: the one in which it was made."""
+        if (member.loaded.get(model), member.epochs.get(model)) == (version, epoch):
             return
         member.loaded[model] = version
+        member.epochs.pop(model, None)
+        if epoch is not None:
+            member.epochs[model] = epoch
         for topic in self._topics.values():
             if topic.spec.model == model:
                 self._runtime.wake("pull", topic.name)

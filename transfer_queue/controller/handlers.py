@@ -7,8 +7,10 @@ from typing import Any
 
 from transfer_queue import messages as m
 from transfer_queue.controller import committing, consuming, dropping, handback, producing, putting, sourcing
+from transfer_queue.controller.keyed.handling import WAIT
 from transfer_queue.controller.members import Member
 from transfer_queue.controller.run import Run
+from transfer_queue.controller.topic import TopicState, Weights
 
 AtOnce = Callable[[Any], m.Reply]
 Attempt = Callable[[Any, Member, bool], m.Reply | None]
@@ -19,7 +21,7 @@ class Handlers:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._control = run.control
-        self.at_once: dict[type[m.Request], AtOnce] = self._of_topics() | self._of_members()
+        self.at_once: dict[type[m.Request], AtOnce] = self._of_topics() | self._of_keyed() | self._of_members()
         self.parking: dict[type[m.Request], tuple[str, Attempt]] = {
             m.Watch: ("watch", lambda r, member, last: self._control.watch(member, r, last)),
             m.Roster: ("roster", lambda r, member, last: self._control.roster(r, last)),
@@ -28,6 +30,7 @@ class Handlers:
             m.Pull: ("pull", self._pull),
             m.Take: ("take", self._take),
             m.Put: ("put", self._put),
+            m.KeyedTake: (WAIT, self._keyed_take),
         }
         kinds = {*self.at_once, *self.parking} - {m.MemberDead}
         self.of_members = frozenset(kind for kind in kinds if "incarnation" in kind.__struct_fields__)  # which say who sends them
@@ -37,13 +40,21 @@ class Handlers:
         return {
             m.ClosePrompts: lambda r: sourcing.close_prompts(topic(r.topic), r),
             m.Progress: lambda r: producing.progress(topic(r.topic), r, owner(r)),
-            m.HandBack: lambda r: handback.hand_back(topic(r.topic), r, owner(r)),
+            m.HandBack: lambda r: handback.hand_back(topic(r.topic), r, owner(r), self._draining),
             m.PutRows: lambda r: producing.put_rows(topic(r.topic), r, owner(r)),
             m.DropGroups: lambda r: dropping.drop_groups(topic(r.topic), r, owner(r)),
             m.WriteBack: lambda r: consuming.write_back(topic(r.topic), r, owner(r)),
             m.Release: lambda r: consuming.give_back(topic(r.topic), r, owner(r)),
             m.Commit: self._commit,
         }
+
+    def _of_keyed(self) -> dict[type[m.Request], AtOnce]:
+        keyed, member = self._run.keyed, self._run.member
+
+        def of(serve: AtOnce) -> AtOnce:
+            return lambda r: (member(r), serve(r))[1]  # who asks is alive, or refused
+
+        return {m.KeyedPut: of(keyed.put), m.KeyedLook: of(keyed.look), m.KeyedList: of(keyed.list_all), m.KeyedClear: of(keyed.clear)}
 
     def _of_members(self) -> dict[type[m.Request], AtOnce]:
         control, member, saves = self._control, self._run.member, self._run.saves
@@ -111,14 +122,16 @@ class Handlers:
         model = topic.spec.model
         producing.check_pull(request)
         self._control.check_loaded({model: request.loaded})
-        if request.loaded > member.loaded.get(model, -1):
-            self._control.note_loaded(member, model, request.loaded)
+        asked = _weights(topic, request.epoch, request.loaded)
+        if asked > _weights(topic, member.epochs.get(model), member.loaded.get(model, -1)):
+            self._control.note_loaded(member, model, request.loaded, request.epoch)
             self._control.duties.assign()
         reply: m.OkPulled | None
         if (self._control.duties.holds_back(member) or self._draining) and not topic.over:
             reply = m.OkPulled(groups=[]) if last else None
         else:  # the replica may have loaded newer weights while this request was parked
-            reply = producing.pull(topic, request, member.owner, member.loaded.get(model, -1), last)
+            known = _weights(topic, member.epochs.get(model), member.loaded.get(model, -1))
+            reply = producing.pull(topic, request, member.owner, max(asked, known), last)
         topic.askers.note(topic.schema.generator, member.owner, granted=reply is not None and bool(reply.groups), parked=reply is None)
         return reply
 
@@ -137,6 +150,13 @@ class Handlers:
         topic.askers.note(request.consumer, member.owner, granted=reply is not None and reply.lease != -1, parked=reply is None)
         return reply
 
+    def _keyed_take(self, request: m.KeyedTake, member: Member, last: bool) -> m.OkKeyedTaken | None:
+        if self._run.stopped:
+            return m.OkKeyedTaken(partition=request.partition, task=request.task, done=True)
+        if self._draining:
+            return m.OkKeyedTaken(partition=request.partition, task=request.task) if last else None
+        return self._run.keyed.take(request, last)
+
     def _commit(self, request: m.Commit) -> m.OkCommitted:
         topic = self._run.topic(request.topic)
         owner = self._owner(request)
@@ -150,3 +170,7 @@ class Handlers:
         if self._control.members.was_known(request.member):  # else it raised before it could register
             self._run.member(request)
         return self._control.failed(request)
+
+
+def _weights(topic: TopicState, epoch: int | None, version: int) -> Weights:
+    return (topic.clock_terminal.epoch_of(version) if epoch is None else epoch, version)

@@ -29,6 +29,7 @@ class Member:
     seen: float  # last message, seconds of the controller's clock
     alive: bool = True
     loaded: dict[str, int] = field(default_factory=dict)  # model -> version it computes with
+    epochs: dict[str, int] = field(default_factory=dict)  # model -> epoch of that version; without: the one in which it was made
     busy: dict[str, float] = field(default_factory=dict)
     activity: str = ""  # what alone grew in `busy` at its last heartbeat: it does that without a break; "" when it changed, or never told
     activity_since: float = 0.0  # seconds of the controller's clock

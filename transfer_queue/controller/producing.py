@@ -10,7 +10,7 @@ import numpy as np
 from transfer_queue.controller.errors import bad
 from transfer_queue.controller.group import Group
 from transfer_queue.controller.schema import Place
-from transfer_queue.controller.topic import TopicState
+from transfer_queue.controller.topic import TopicState, Weights
 from transfer_queue.messages import (
     GroupLease,
     OkProgress,
@@ -26,11 +26,15 @@ from transfer_queue.messages import (
 )
 
 PLACE = struct.Struct("<4q")
+NO_WEIGHTS: Weights = (-1, -1)
+MOST_EPOCHS = 1 << 40
 MOST_TOKENS = 1 << 40  # of a group: more is no count, and sums of it would not fit into a message
 
 
-def pull(topic: TopicState, request: Pull, owner: str, loaded: int, last: bool) -> OkPulled | None:
+def pull(topic: TopicState, request: Pull, owner: str, loaded: Weights, last: bool) -> OkPulled | None:
     """Admission is this hand-out: reissued groups first, oldest version first, then waiting prompts."""
+    if not topic.clock_terminal.made(*loaded):
+        loaded = NO_WEIGHTS  # of a history that was rolled back: newer ones are on their way to it
     if topic.over:
         return OkPulled(groups=[], done=True)
     groups: list[GroupLease] = []
@@ -43,6 +47,7 @@ def pull(topic: TopicState, request: Pull, owner: str, loaded: int, last: bool) 
                 rows=group.missing_rows(),
                 columns=group.prompt.columns,
                 left=group.left,
+                epoch=topic.asked_weights(group, group.asked_version)[0],
             )
         )
     if not groups and not last:
@@ -54,23 +59,36 @@ def check_pull(request: Pull) -> None:
     """Apart from `pull`, for it comes before anything that the request tells is taken in."""
     if request.limit < 1:
         raise bad(f"limit={request.limit} of a Pull must be >= 1: nothing was handed out; pull when there is a free slot")
+    if request.epoch is not None:
+        check_epoch(request.epoch, "a Pull: nothing was handed out")
 
 
-def _next(topic: TopicState, owner: str, loaded: int) -> Group | None:
-    """One group that weights of version `loaded` may start, handed out."""
+def check_epoch(epoch: int, where: str) -> None:
+    if not 0 <= epoch <= MOST_EPOCHS:
+        raise bad(f"epoch={epoch} is outside [0, {MOST_EPOCHS}] in {where}; tell that of the weights")
+
+
+def _next(topic: TopicState, owner: str, loaded: Weights) -> Group | None:
+    """One group that weights of the version `loaded` may start, handed out."""
     lost = topic.reissues.head()
     if lost is not None:
         needed = topic.restart_version(lost)
-        if loaded >= needed:
+        if loaded >= topic.asked_weights(lost, needed):
             topic.reissues.pop()
             if lost.left is None:  # else it has tokens that are older
                 lost.min_version = needed
                 topic.reversion(lost)
-            topic.hand_out(lost, owner, loaded)
+            topic.hand_out(lost, owner, loaded[1])
             return lost
-    if _admits(topic) and loaded >= topic.window.min_version(topic.version, topic.ledger.open):
-        return topic.admit(owner, loaded)
+    if _admits(topic) and loaded >= _admission_weights(topic):
+        return topic.admit(owner, loaded[1])
     return None
+
+
+def _admission_weights(topic: TopicState) -> Weights:
+    """Of the next prompt."""
+    version = topic.window.min_version(topic.version, topic.ledger.open)
+    return (topic.clock_terminal.epoch_of(version), version)
 
 
 def _admits(topic: TopicState) -> bool:
@@ -90,14 +108,14 @@ def admission_bound(topic: TopicState) -> str:
     return "" if topic.window.has_permit(opened) else "bytes"
 
 
-def need_version(topic: TopicState, loaded: int) -> int | None:
+def need_version(topic: TopicState, loaded: Weights) -> int | None:
     """The version whose absence alone keeps the next group from being handed out."""
     needed = []
     if (lost := topic.reissues.head()) is not None:
-        needed.append(topic.restart_version(lost))
+        needed.append(topic.asked_weights(lost, topic.restart_version(lost)))
     if _admits(topic):
-        needed.append(topic.window.min_version(topic.version, topic.ledger.open))
-    return min(needed) if needed and min(needed) > loaded else None
+        needed.append(_admission_weights(topic))
+    return min(needed)[1] if needed and min(needed) > loaded else None
 
 
 def progress(topic: TopicState, request: Progress, owner: str) -> OkProgress:

@@ -99,7 +99,7 @@ class Store:
         table.gid[at], table.life[at], table.since[at], table.wanted[at] = gid, life, since, wanted
         table.version[at] = table.min_version[at] = min_version
         table.base[at], table.oldest[at], table.order[at] = base, NEVER, order
-        table.left_oldest[at], table.left_newest[at] = NEVER, 0
+        table.left_oldest[at], table.left_newest[at], table.left_epoch[at] = NEVER, 0, 0
         table.places[at, LEFT] = NOWHERE
         if places.size:
             table.places[at, :LEFT] = places

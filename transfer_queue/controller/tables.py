@@ -80,6 +80,11 @@ class Columns:
                 column.resize((self._capacity, *column.shape[1:]), refcheck=False)  # realloc: no view is alive, see above
         return begin
 
+    def cover(self, slots: int) -> None:
+        """There are at least so many slots: of columns beside a table, whose slots these are. New ones hold zeros."""
+        if slots > self._used:
+            self._fresh(slots - self._used)
+
     def _columns(self) -> dict[str, np.ndarray]:
         """A copy of all that was ever given out. What stands in a slot that is free now is a part of the state: a copy of it is the same bits."""
         return {name: getattr(self, name)[: self._used].copy() for name in self._names}
@@ -135,7 +140,6 @@ class Table(Columns):
         used = np.ones(self._used, dtype=bool)
         used[self._vacant[: self._free]] = False
         return np.flatnonzero(used)
-
 
     def freeze(self) -> FrozenTable:
         columns = self._columns()
@@ -255,6 +259,7 @@ class GroupTable(Table):
         self.tokens = self._column("tokens", np.int64)  # in its rows
         self.left_oldest = self._column("left_oldest", np.int64)  # oldest token of what an attempt handed back; NEVER without any
         self.left_newest = self._column("left_newest", np.int64)  # newest of them; 0 without any
+        self.left_epoch = self._column("left_epoch", np.int64)  # of the weights that made the newest of them
         self.attempt_tokens = self._column("attempt_tokens", np.int64)
         self.lapses = self._column("lapses", np.int64)  # attempts that made no progress for `lease_s`
         self.closed = self._column("closed", np.bool_)

@@ -38,6 +38,18 @@ class Terminal:
     def clock(self) -> int:
         return len(self.epochs)
 
+    def epoch_of(self, version: int) -> int:
+        """In which this version was made; 0 for the first one, and for what is none."""
+        return self.epochs[version - 1] if 0 < version <= self.clock else 0
+
+    def made(self, epoch: int, version: int) -> bool:
+        """Whether these weights are of the history that leads to the clock. A version is one of the epoch in which it was committed, and of every
+        later one up to that in which the next was: a recovered trainer publishes where it begins under its own epoch. What an older trainer made
+        beyond that has the same versions and an older epoch."""
+        if not 0 <= version <= self.clock:
+            return False
+        return self.epoch_of(version) <= epoch and (version == self.clock or epoch <= self.epochs[version])
+
     def batch_size(self, target: int | None) -> int:
         """Groups of the present step: only the run's last batch may be short."""
         return size_of(self._batch_size, len(self.batch), self.trained, target)

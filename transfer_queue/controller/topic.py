@@ -32,6 +32,8 @@ from transfer_queue.controller.timers import Check, Due, Timer
 from transfer_queue.controller.window import WindowRules
 from transfer_queue.messages import NOWHERE, Slice, TopicSpec, packed_places, unpacked
 
+Weights = tuple[int, int]  # (epoch, version): their order is that of the history
+
 
 class TopicState:
     def __init__(self, spec: TopicSpec, runtime: Runtime, lease_s: float) -> None:
@@ -226,13 +228,13 @@ class TopicState:
         self.runtime.wake("pull", self.name)
         return True
 
-    def keep_left(self, group: Group, piece: Slice, oldest: int, newest: int) -> None:
-        """Another attempt can go on from these tokens, in place of what an earlier one left."""
+    def keep_left(self, group: Group, piece: Slice, oldest: int, newest: int, epoch: int) -> None:
+        """Another attempt can go on from these tokens, in place of what an earlier one left. `epoch`: of the newest."""
         table = self.groups.groups
         self.runtime.blocks.hold_each([(piece.shard, piece.block)])
         self.drop_left(group)
         table.places[group.slot, LEFT] = (piece.shard, piece.block, piece.start, piece.stop)
-        table.left_oldest[group.slot], table.left_newest[group.slot] = oldest, newest
+        table.left_oldest[group.slot], table.left_newest[group.slot], table.left_epoch[group.slot] = oldest, newest, epoch
 
     def drop_left(self, group: Group) -> None:
         table = self.groups.groups
@@ -240,7 +242,12 @@ class TopicState:
             return
         self.runtime.blocks.release(table.places[[group.slot], LEFT])
         table.places[group.slot, LEFT] = NOWHERE
-        table.left_oldest[group.slot], table.left_newest[group.slot] = NEVER, 0
+        table.left_oldest[group.slot], table.left_newest[group.slot], table.left_epoch[group.slot] = NEVER, 0, 0
+
+    def asked_weights(self, group: Group, version: int) -> Weights:
+        """Of an attempt that needs this version at least: with tokens to go on from, the weights of the newest."""
+        epoch = self.clock_terminal.epoch_of(version)
+        return (epoch if group.left is None else max(epoch, int(self.groups.groups.left_epoch[group.slot])), version)
 
     def restart_version(self, group: Group) -> int:
         """Of the weights that another attempt needs, at least. With tokens to go on from the group's version is fixed and nothing newer has overtaken

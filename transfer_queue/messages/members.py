@@ -58,6 +58,7 @@ class Watch(Request, frozen=True):
     incarnation: int
     seen: int = -1  # revision of the last directive the member has
     loaded: dict[str, int] = {}  # model -> version it computes with
+    epochs: dict[str, int] = {}  # model -> epoch of that version; without: the one in which it was made
     busy: dict[str, float] = {}  # seconds since start in "busy", "wait", "paused" (cumulative), gauges of the role
     duty_done: str | None = None  # a duty just finished
     endpoints: dict[str, str] = {}  # what this member serves besides what it registered with

@@ -54,7 +54,8 @@ class ClosePrompts(Request, frozen=True):
 
 
 class Pull(Request, frozen=True):
-    """Rollout: admission is this hand-out. Parks until a permit, bytes and a prompt with min_version <= `loaded` are there."""
+    """Rollout: admission is this hand-out. Parks until a permit, bytes and a prompt with min_version <= `loaded` are there. To weights of a history
+    that was rolled back nothing is handed out."""
 
     topic: str
     member: str
@@ -62,6 +63,7 @@ class Pull(Request, frozen=True):
     loaded: int
     limit: int  # most groups; at most what the replica can start now
     wait_s: float = 30.0
+    epoch: int | None = None  # of `loaded`; None: the one in which this version was made
 
 
 class GroupLease(Record, frozen=True):
@@ -71,6 +73,7 @@ class GroupLease(Record, frozen=True):
     rows: list[int]  # samples still missing (a reissue keeps those that were put)
     columns: dict[str, Slice]  # the group's shared columns
     left: Slice | None = None  # what an attempt before this one handed back (`HandBack`): go on from there
+    epoch: int = 0  # of the weights of `min_version`: older are those of a smaller (epoch, version)
 
 
 class OkPulled(Reply, frozen=True):
@@ -106,11 +109,13 @@ class HandedBack(Record, frozen=True, array_like=True):
     oldest_version: int  # of the tokens in `left`; anything without any
     newest_version: int
     left: Slice | None  # what there is of unfinished rows, in bytes that only producers understand; None where there is nothing
+    epochs: dict[int, tuple[int, int]] = {}  # epoch → oldest and newest version of its weights among these tokens; {}: those that made the versions
 
 
 class HandBack(Request, frozen=True):
     """A holder ends its attempts, and what it has of their unfinished rows is kept: whoever pulls the groups next goes on from there, with weights at
-    least as new as the newest of these tokens. Atomic per group; rows of them that are on their way are to be put before."""
+    least as new as the newest of these tokens. Tokens of a history that was rolled back are not kept: their group starts anew. Atomic per group; rows
+    of them that are on their way are to be put before."""
 
     topic: str
     member: str
@@ -120,6 +125,7 @@ class HandBack(Request, frozen=True):
 
 class OkHandedBack(Reply, frozen=True):
     closed: list[int]  # gids that are dropped or no longer yours. Counted, never an error
+    kept: list[int] = []  # gids that are still yours: the run drains, and nobody else would go on with them
 
 
 class PutRows(Request, frozen=True):

@@ -64,7 +64,7 @@ class Window(Record, frozen=True):
     staleness: int | None
     policy: Policy = "wait"
     budget_bytes: int = 1 << 32
-    group_bytes: int = 1 << 16  # worst case of one group, reserved at admission
+    group_bytes: int = 1 << 16  # worst case of one group, reserved at admission; what is handed back of it (`HandBack`) included
     requeue: bool = False  # policy drop: hand the dropped prompt out again instead of the source's next one
 
 

@@ -21,6 +21,7 @@ from transformers import Qwen2ForCausalLM
 
 from asyncflow.contracts.weights import WeightsId
 from asyncflow.data.demonstrations import demonstration_rows, take_rows
+from asyncflow.data.split import SALT, SHARES
 from asyncflow.data.task import Task, load_task
 from asyncflow.engines.greedy import accuracy, make_embedded
 from asyncflow.engines.model import ModelShape, build_model, hf_tensors
@@ -78,10 +79,10 @@ def prepare(config: RunConfig, model: str) -> Path:
 
 
 def cache_key(config: RunConfig, settings: WarmStartSettings) -> str:
-    """Hash of everything that the result depends on, library versions included."""
+    """Hash of everything that the result depends on, splits and library versions included."""
     libraries = [version(name) for name in ("torch", "transformers", "reasoning-gym")]
     widths = (config.rollout.prompt_width, config.rollout.response_width, config.rollout.cache_width)
-    return xxhash.xxh3_64_hexdigest(msgspec.json.encode((FORMAT, settings, config.task, widths, config.run.seed, libraries)))
+    return xxhash.xxh3_64_hexdigest(msgspec.json.encode((FORMAT, SALT, SHARES, settings, config.task, widths, config.run.seed, libraries)))
 
 
 def teach(config: RunConfig, settings: WarmStartSettings, task: Task) -> tuple[Qwen2ForCausalLM, WarmStartRecord]:

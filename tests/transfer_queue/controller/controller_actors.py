@@ -14,6 +14,12 @@ if TYPE_CHECKING:
 
 ROWS = 2  # of every group
 AHEAD = 2  # leases that a stage has at a time
+EPOCH_STEPS = 4  # a trainer recovers after so many, where it was
+
+
+def epoch_of(version: int) -> int:
+    """In which it is made."""
+    return max(0, version - 1) // EPOCH_STEPS
 
 
 class Actor:
@@ -52,7 +58,8 @@ class Actor:
     def watch(self, **extra: Any) -> None:
         seen = -1 if self.directive is None else self.directive.revision
         loaded = {"policy": self.loaded} if self.loaded >= 0 else {}
-        reply = self.ask(m.Watch(seen=seen, loaded=loaded, wait_s=0.0, **self.who, **extra))
+        epochs = {model: epoch_of(version) for model, version in loaded.items()}
+        reply = self.ask(m.Watch(seen=seen, loaded=loaded, epochs=epochs, wait_s=0.0, **self.who, **extra))
         if isinstance(reply, m.ErrorReply):
             self.die()
             return
@@ -154,7 +161,8 @@ class Rollout(Actor):
         else:
             self.load(world.settings.load_chance)
         if self.waiting is None and len(self.attempts) < 3:
-            self.park(m.Pull(topic="policy", loaded=self.loaded, limit=world.rng.randint(1, 3 - len(self.attempts)), wait_s=500.0, **self.who))
+            asked = {"limit": world.rng.randint(1, 3 - len(self.attempts)), "epoch": epoch_of(self.loaded) if self.loaded >= 0 else None}
+            self.park(m.Pull(topic="policy", loaded=self.loaded, wait_s=500.0, **asked, **self.who))
         for attempt in list(self.attempts.values()):
             if not attempt.count() and world.rng.random() < 0.2:
                 self._tell(attempt)
@@ -174,7 +182,10 @@ class Rollout(Actor):
             if piece is not None:
                 self.world.left[piece.block] = begun
             tokens = (attempt.count(), min(versions, default=0), max(versions, default=0))
-            groups.append(m.HandedBack(gid, attempt.lease.fence, *tokens, piece))
+            epochs: dict[int, tuple[int, int]] = {}
+            for version in sorted(versions):
+                epochs[epoch_of(version)] = (epochs.get(epoch_of(version), (version, version))[0], version)
+            groups.append(m.HandedBack(gid, attempt.lease.fence, *tokens, piece, epochs))
         reply = self.ask(m.HandBack(topic="policy", groups=groups, **self.who))
         self.world.handed_back += isinstance(reply, m.OkHandedBack) and len(groups) - len(reply.closed)
         self.attempts.clear()
@@ -190,6 +201,7 @@ class Rollout(Actor):
         assert isinstance(reply, m.OkPulled | m.ErrorReply), reply
         for lease in reply.groups if isinstance(reply, m.OkPulled) else ():
             assert self.loaded >= lease.min_version, "handed out to weights that are too old"
+            assert lease.epoch == epoch_of(lease.min_version)
             long = self.world.rng.random() < self.world.settings.slow
             left = {row: self.world.rng.randint(20, 40) if long else self.world.rng.randint(1, 4) for row in lease.rows}
             begun = {} if lease.left is None else self.world.left[lease.left.block]
@@ -327,9 +339,8 @@ class Trainer(Actor):
                 self.clock, self.leases = reply.version, []
 
     def _commit(self) -> None:
-        commit = m.Commit(
-            topic="policy", consumer="trainer", model="policy", epoch=0, step=self.clock, leases=[lease.lease for lease in self.leases], **self.who
-        )
+        leases, epoch = [lease.lease for lease in self.leases], epoch_of(self.clock + 1)
+        commit = m.Commit(topic="policy", consumer="trainer", model="policy", epoch=epoch, step=self.clock, leases=leases, **self.who)
         reply = self.ask(commit)
         if isinstance(reply, m.ErrorReply):
             assert reply.code == "stale_incarnation", reply
@@ -356,5 +367,5 @@ class Publisher(Actor):
 
     def publish(self) -> None:
         version = self.world.core.topics["policy"].version
-        self.ask(m.Published(weights=m.ModelVersion("policy", 0, version), **self.who))
+        self.ask(m.Published(weights=m.ModelVersion("policy", epoch_of(version), version), **self.who))
         self.world.published_step = version

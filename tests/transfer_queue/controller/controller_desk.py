@@ -49,9 +49,13 @@ class Who:
 class Desk:
     def __init__(self, topic: m.TopicSpec, **config: Any) -> None:
         self.spec = topic
+        self.start(CoreConfig(topics=[topic], **config))
+
+    def start(self, config: CoreConfig) -> None:
+        self.config = config
         self.clock = Clock()
         self.log = Log()
-        self.core = Core(CoreConfig(topics=[topic], **config), self.log, self.clock)
+        self.core = Core(config, self.log, self.clock)
         self.replies: dict[int, m.Reply] = {}  # id -> reply, of everything that was asked
         self._ids = 0
         self._blocks = 0
@@ -112,8 +116,9 @@ class Desk:
         puts = [m.PromptPut(gid=gid, columns={"prompt": self.slice()}) for gid in range(cursor, cursor + count)]
         self.ask(who.connection, m.PutPrompts(topic=self.spec.name, prompts=puts, cursor=cursor + count, **who.fields), m.OkPrompts)
 
-    def pull(self, who: Who, limit: int = 1, loaded: int = 0, wait_s: float = 0.0) -> list[m.GroupLease]:
-        return self.ask(who.connection, m.Pull(topic=self.spec.name, loaded=loaded, limit=limit, wait_s=wait_s, **who.fields), m.OkPulled).groups
+    def pull(self, who: Who, limit: int = 1, loaded: int = 0, wait_s: float = 0.0, epoch: int | None = None) -> list[m.GroupLease]:
+        request = m.Pull(topic=self.spec.name, loaded=loaded, limit=limit, wait_s=wait_s, epoch=epoch, **who.fields)
+        return self.ask(who.connection, request, m.OkPulled).groups
 
     def progress(self, who: Who, lease: m.GroupLease, tokens: int, oldest: int | None) -> list[int]:
         item = m.ProgressItem(lease.gid, lease.fence, tokens, oldest)
@@ -154,8 +159,8 @@ class Desk:
         )
         return self.ask(who.connection, request, m.OkWritten).closed
 
-    def commit(self, who: Who, step: int, leases: list[int], consumer: str = "trainer", model: str = "policy") -> m.Commit:
-        return m.Commit(topic=self.spec.name, consumer=consumer, model=model, epoch=0, step=step, leases=leases, **who.fields)
+    def commit(self, who: Who, step: int, leases: list[int], consumer: str = "trainer", model: str = "policy", epoch: int = 0) -> m.Commit:
+        return m.Commit(topic=self.spec.name, consumer=consumer, model=model, epoch=epoch, step=step, leases=leases, **who.fields)
 
     def publish(self, who: Who, version: int, epoch: int = 0) -> None:
         self.ask(who.connection, m.Published(weights=m.ModelVersion("policy", epoch, version), **who.fields), m.OkEmpty)
@@ -174,9 +179,9 @@ def gids(taken: m.OkTaken) -> list[int]:
     return list(dict.fromkeys(row.gid for row in taken.rows))
 
 
-def train_step(desk: Desk, rollout: Who, trainer: Who, step: int) -> None:
+def train_step(desk: Desk, rollout: Who, trainer: Who, step: int, epoch: int = 0) -> None:
     """Pull, produce and train exactly one batch from weights of version `step`."""
     for lease in desk.pull(rollout, desk.spec.window.batch, loaded=step):
         assert not desk.put(rollout, lease, step)
     taken = desk.take(trainer, step=step)
-    desk.ask(trainer.connection, desk.commit(trainer, step, [taken.lease]), m.OkCommitted)
+    desk.ask(trainer.connection, desk.commit(trainer, step, [taken.lease], epoch=epoch), m.OkCommitted)

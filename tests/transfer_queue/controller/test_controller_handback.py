@@ -145,3 +145,35 @@ def test_without_the_bytes_that_are_left_the_group_starts_anew(held: bool) -> No
     again = desk.pull(rollout, 1)[0]
     assert (again.gid, again.left) == (0, None)
     assert desk.put(rollout, again) == []
+
+
+def test_who_hands_back_while_the_run_drains_keeps_what_it_has_and_finishes_it() -> None:
+    """Nobody would be given the group any more: it would be open for ever, and the run would count as drained."""
+    desk = Desk(plain(batch=2))
+    desk.prompts(2)
+    rollout, stranger = desk.join("rollout-0"), desk.join("rollout-1")
+    one, two = desk.pull(rollout, 2)
+    desk.ask(b"launcher", m.Drain(reason="maintenance"), m.OkEmpty)
+    pieces = [desk.slice(), desk.slice()]
+    items = [m.HandedBack(lease.gid, lease.fence + late, 2, 0, 0, piece) for lease, late, piece in zip((one, two), (0, 99), pieces, strict=True)]
+    reply = desk.ask(rollout.connection, m.HandBack(topic="t", groups=items, **rollout.fields), m.OkHandedBack)
+    assert (reply.kept, reply.closed) == ([one.gid], [two.gid])
+    assert sorted(desk.freed()) == sorted(piece.block for piece in pieces)
+    assert {group.holder for group in desk.topic.groups.values()} == {"rollout-0#0"}
+    assert not desk.core.drained
+    assert desk.put(rollout, one) == desk.put(rollout, two) == []
+    assert desk.states() == {0: "complete", 1: "complete"}
+    assert hand_back(desk, stranger, two, 1, (0,))[1] == [two.gid], "what ended is over, whether the run drains or not"
+
+
+def test_who_leaves_a_draining_run_with_a_group_leaves_it_to_the_next_run() -> None:
+    desk = Desk(plain(batch=1))
+    desk.prompts(1)
+    rollout = desk.join("rollout-0")
+    lease = desk.pull(rollout)[0]
+    desk.ask(b"launcher", m.Drain(reason="maintenance"), m.OkEmpty)
+    assert hand_back(desk, rollout, lease, 2, (0, 0))[1] == []
+    desk.ask(rollout.connection, m.Leave(**rollout.fields), m.OkEmpty)
+    assert desk.states() == {0: "admitted"}
+    assert desk.core.drained
+    assert desk.topic.lost_attempts == 1

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from asyncflow.contracts.rollout import Capacity, Chunk, PauseMode, Request, WeightsNotLoaded
 from asyncflow.contracts.weights import WeightsId
-from asyncflow.engines.greedy import model_stops
+from asyncflow.data.stops import folder_stops
 from asyncflow.engines.rollout.embedded.admission import Limits
 from asyncflow.engines.rollout.vllm.arguments import Shape
 from asyncflow.engines.rollout.vllm.expected import ExpectedWeights, meta_model
@@ -40,10 +40,10 @@ class VllmRolloutEngine:
     """Implements `asyncflow.contracts.rollout.RolloutEngine`. `name`: whose engine it is (rollout-0), for messages."""
 
     def __init__(self, name: str, shape: Shape, settings: VllmSettings, stop_token_ids: Sequence[int] = ()) -> None:
-        """Reads the model's config.json. `stop_token_ids` end every response; empty: those of the model's configuration."""
+        """Reads the model's config.json. `stop_token_ids` end every response; empty: those that the model's files name."""
         network = meta_model(shape.model_dir, shape.dtype)
         self._name, self._shape, self._settings = name, shape, settings
-        self._stops = tuple(stop_token_ids) or model_stops(network)
+        self._stops = tuple(stop_token_ids) or folder_stops(shape.model_dir)
         self._expected = ExpectedWeights(network)
         self._limits = Limits(shape.width, int(network.config.vocab_size))
         self._table, self._staging = RequestTable(), Staging()
