@@ -29,9 +29,10 @@ def main(folder: str) -> int:
         deadline = time.monotonic() + patience_s
         while (left := [pid for pid in holders(folder) if pid not in spared]) and time.monotonic() < deadline:
             time.sleep(LOOK_S)
-        for pid in left if number is not None else ():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
+        if number is not None:
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
     shutil.rmtree(folder, ignore_errors=True)
     return 1 if left else 0
 
