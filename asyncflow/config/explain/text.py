@@ -158,7 +158,8 @@ def _memory(memory: Memory, console: Console) -> None:
     total = "" if weights.bytes is None else f" = {size(weights.bytes)}"
     caches = f"{len(weights.caches)} cache{'s' * (len(weights.caches) > 1)}"
     slots = f"{caches} × {weights.slots} slots × the model{total}: {', '.join(weights.caches)}"
-    rows.append(("versions of weights", f"{slots}; by {weights.transport}"))
+    backend = "" if weights.transport == "pull" else f", backend {weights.backend}"
+    rows.append(("versions of weights", f"{slots}; by {weights.transport}{backend}"))
     if weights.mapping:
         why = "" if weights.transport == "pull" else f" (on the CPU, which no {weights.backend} broadcast reaches)"
         where = "the publisher's slots, mapped, on its host; elsewhere slots of their own"
