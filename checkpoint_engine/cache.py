@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     import torch
 
 Clock = Callable[[], float]
-KEPT_S = 30.0  # how long a version may still be kept when a newer one is there
+KEPT_S = 2.0
+"""How long a version that is kept blocks its slot once a newer one is there: time to load that one, for what is let go by then goes on with warm
+pages. From then on it keeps its memory, and whoever needs the slot writes into other one."""
 
 
 class NoFreeSlot(RuntimeError):
@@ -87,14 +89,21 @@ class HostCache:
             self._serve(slot, manifest)
             return True
 
-    def loans(self) -> list[Loan]:
-        """Those still needed: of the newest version, and of what is read within its deadline."""
+    def loans(self) -> list[tuple[Loan, float]]:
+        """Those still needed, and for how many seconds from now their owner must do without the memory: of the newest version and of what is read
+        within its deadline, without end (inf). What is only kept: the rest of its time, 0 when that is over: the owner may take other memory then,
+        and gets this one back as it was if the version is let go before. A reader past its deadline gives back at once."""
         with self._changed:
             for slot in self._slots:
                 if slot.loan:
-                    self._expire(slot)
+                    self._expire(slot, but_kept=True)
                     self._return_if_idle(slot)
-            return [slot.loan for slot in self._slots if slot.loan]
+            return [(slot.loan, self._needed_s(slot)) for slot in self._slots if slot.loan]
+
+    def _needed_s(self, slot: Slot) -> float:
+        if slot is self._newest or not all(lease.kept for lease in slot.leases):
+            return math.inf
+        return max([lease.deadline for lease in slot.leases]) - self._clock()
 
     def abandon(self, reservation: Reservation, tainted: bool) -> None:
         """Nothing came of it. `tainted`: somebody (a dead trainer's last write, a stuck transfer) may still write there."""
@@ -127,8 +136,8 @@ class HostCache:
                     return self._leased(slot, slot.manifest, holder, self._clock() + lease_s)
             return None
 
-    def _leased(self, slot: Slot, manifest: Manifest, holder: str, deadline: float) -> Lease:
-        lease = Lease(slot, manifest, slot.arena, holder, deadline, self)
+    def _leased(self, slot: Slot, manifest: Manifest, holder: str, deadline: float, kept: bool = False) -> Lease:
+        lease = Lease(slot, manifest, slot.arena, holder, deadline, self, kept)
         slot.leases.add(lease)
         slot.was_read = True
         return lease
@@ -139,7 +148,7 @@ class HostCache:
             if lease not in lease.slot.leases:
                 return None
             newest = lease.slot is self._newest and len(self._slots) > 1
-            return self._leased(lease.slot, lease.manifest, lease.holder, math.inf if newest else self._clock() + KEPT_S)
+            return self._leased(lease.slot, lease.manifest, lease.holder, math.inf if newest else self._clock() + KEPT_S, kept=True)
 
     def release(self, lease: Lease, tainted: bool = False) -> bool:
         """End a lease. False: it had been revoked; what was read is intact even so. `tainted`: a stuck transfer may still read the memory."""
@@ -155,9 +164,10 @@ class HostCache:
             return held
 
     def extend(self, lease: Lease, lease_s: float) -> bool:
-        """The lease lasts for `lease_s` seconds from now, if that is longer. False once it was released or revoked."""
+        """The lease lasts for `lease_s` seconds from now, also where that is shorter. False once it was released or revoked."""
         with self._changed:
-            lease.deadline = max(lease.deadline, self._clock() + lease_s)
+            lease.deadline = self._clock() + lease_s
+            self._changed.notify_all()  # who waits for the slot waits until then
             return lease in lease.slot.leases
 
     def nonces(self) -> tuple[bytes, ...]:
@@ -199,6 +209,8 @@ class HostCache:
             for slot in self._slots:
                 slot.manifest = None
                 self._return_if_idle(slot)
+                if slot.tainted:
+                    self._refresh(slot)  # who reads there past its deadline keeps it
                 if not slot.leases:
                     slot.arena.close()
 
@@ -213,9 +225,9 @@ class HostCache:
         self._expire(slot)
         return not slot.leases
 
-    def _expire(self, slot: Slot) -> None:
+    def _expire(self, slot: Slot, but_kept: bool = False) -> None:
         now = self._clock()
-        expired = {lease for lease in slot.leases if lease.deadline <= now}
+        expired = {lease for lease in slot.leases if lease.deadline <= now and not (but_kept and lease.kept)}
         if expired:
             slot.leases -= expired
             slot.tainted = True

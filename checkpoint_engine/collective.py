@@ -7,8 +7,15 @@ its running operations, so it can take that timeout (the interpreter lock is fre
 and an abandoned group is deleted by a thread of its own.
 
 nccl and hccl were never run here; what is said of them is read from torch's and torch_npu's sources. They connect in their first operation, in a
-call without a deadline, so a group makes that one itself, on a thread that can be left behind. Their watchdogs end the whole process at the first
-failure, unless told to clean up only. A failed group is aborted: what runs on the device would wait for the dead peer for ever.
+call without a deadline, so a group makes that one itself, on a thread that can be left behind. A failed group is aborted: what runs on the device
+would wait for the dead peer for ever. A communicator that is being made cannot be: `abort` waits for the lock that the making holds. nccl's is made
+without blocking, so both end by torch's own limit (TORCH_NCCL_NONBLOCKING_TIMEOUT, 30 min); hccl's end when the call does.
+
+nccl's watchdog would end the process at a failure, and at one of ours even for the sake of a healthy group of the same process: whichever group
+fails sets a flag that all groups share, and the monitor of the first one acts on it. So ours have no time-out there (`WATCHDOG_S`; ours comes long
+before), and are made under variables of their own (`_OURS`). What is left: an operation that fails, rather than hangs, is found by the watchdog
+first if that looks (every 100 ms) before we do (every 0.5 ms); then a group that was made first, by others, with TORCH_NCCL_DUMP_ON_TIMEOUT on (the
+default) ends the process some minutes later. Who has one in such a process and cannot have that sets the variable to 0 for all of it.
 
 gloo, nccl, hccl and the store are neither encrypted nor authenticated: for trusted networks only.
 
@@ -41,8 +48,22 @@ DEVICE_FORM_S = MOST_TIMEOUT_S
 SLICE_S = 0.05
 _ASK_S = 5e-4
 _THREADS = 2  # one bucket is on its way while the next is queued
+WATCHDOG_S = 86400.0
 _CLEAN_UP_ONLY = "2"  # of torch's error handling modes: abort what failed, and let the process live
-_WATCHDOG = {"nccl": "TORCH_NCCL_ASYNC_ERROR_HANDLING", "hccl": "HCCL_ASYNC_ERROR_HANDLING"}  # read when a group is made, and only then
+_OURS = {  # read when a group is made, and only then
+    "nccl": {
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": _CLEAN_UP_ONLY,
+        "TORCH_NCCL_BLOCKING_WAIT": "0",  # `wait` is asked for errors, not for time
+        "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",  # where ours is the process's first, its monitor does not act on the flag
+        "TORCH_NCCL_ENABLE_MONITORING": "0",  # a clean-up that hangs is no reason to end the process,
+        "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": f"{WATCHDOG_S:.0f}",  # nor to set the flag
+        "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "0",  # nobody dumps, so the watchdog need not sleep four times this long before it cleans up
+        "TORCH_NCCL_RETHROW_CUDA_ERRORS": "0",  # on the watchdog's thread: nobody could catch them there; `wait` raises them, too
+        "TORCH_NCCL_PROPAGATE_ERROR": "0",  # through the store, which is over by then; peers hear of it from the publisher
+        "TORCH_NCCL_DESYNC_DEBUG": "0",  # notes of every operation in the store
+    },
+    "hccl": {"HCCL_ASYNC_ERROR_HANDLING": _CLEAN_UP_ONLY},
+}
 _ENVIRONMENT = threading.Lock()
 
 
@@ -246,7 +267,8 @@ def _make(store: dist.Store, rank: int, world: int, host: str, timeout_s: float,
     with _surviving(backend):
         if backend == "nccl":
             nccl = dist.ProcessGroupNCCL.Options()
-            nccl._timeout = timeout
+            nccl._timeout = timedelta(seconds=WATCHDOG_S)
+            nccl.config.blocking = 0
             return dist.ProcessGroupNCCL(store, rank, world, nccl)
         import torch_npu  # type: ignore[import-not-found]  # an extra of its own: importing it without an NPU fails
 
@@ -257,18 +279,19 @@ def _make(store: dist.Store, rank: int, world: int, host: str, timeout_s: float,
 
 @contextlib.contextmanager
 def _surviving(backend: str) -> Iterator[None]:
-    """A group made in here does not end the process when it fails. Groups of others, made before or after, keep their own way."""
-    key = _WATCHDOG[backend]
+    """A group made in here does not end the process when it fails. Groups of others, made before or after, keep their own way: the variables are
+    theirs again on return."""
     with _ENVIRONMENT:
-        before = os.environ.get(key)
-        os.environ[key] = _CLEAN_UP_ONLY
+        before = {key: os.environ.get(key) for key in _OURS[backend]}
+        os.environ.update(_OURS[backend])
         try:
             yield
         finally:
-            if before is None:
-                del os.environ[key]
-            else:
-                os.environ[key] = before
+            for key, value in before.items():
+                if value is None:
+                    del os.environ[key]
+                else:
+                    os.environ[key] = value
 
 
 def _end(owned: list[Any], backend: str, broken: bool) -> None:

@@ -23,7 +23,7 @@ from checkpoint_engine.digest import Verifier, digested
 from checkpoint_engine.hosted_board import HostedBoard, JoinedBoard
 from checkpoint_engine.manifest import Manifest, check_manifest
 from checkpoint_engine.slot import Lease
-from checkpoint_engine.walking import PlainWalk, Walk, WalkAbandoned, Walked
+from checkpoint_engine.walking import MOST_WORDS, PlainWalk, Walk, WalkAbandoned, Walked
 from checkpoint_engine.weights_id import WeightsId
 
 _LEASE_S = 300.0
@@ -65,12 +65,20 @@ class CheckpointEngine(ABC):
         rank 0 has taken its copy of the whole version, and raises when it has not."""
 
     @abstractmethod
+    async def receive(self) -> WeightsId:
+        """Receive a version into the local cache and verify it. Every rollout takes part in every send, also in one that rank 0 gives up."""
+
     def receive_weights(self) -> AsyncIterator[tuple[str, torch.Tensor]]:
-        """Receive into the local cache, verify, then yield (name, view into the cache)."""
+        """Receive, then yield (name, view into the cache)."""
+        return self._received()
+
+    async def _received(self) -> AsyncIterator[tuple[str, torch.Tensor]]:
+        async for item in self.get_weights(await self.receive()):
+            yield item
 
     @abstractmethod
-    def get_weights(self) -> AsyncIterator[tuple[str, torch.Tensor]]:
-        """Yield the newest version of the local cache, without any communication."""
+    def get_weights(self, weights: WeightsId | None = None) -> AsyncIterator[tuple[str, torch.Tensor]]:
+        """Yield a version of the local cache (None: the newest), without any communication."""
 
     @abstractmethod
     def finalize(self) -> None:
@@ -81,8 +89,8 @@ class CollectiveEngine(CheckpointEngine):
     """Trainer rank 0 broadcasts through a group of gloo, nccl or hccl; manifest in band, bytes in buckets.
 
     `is_master`: this is trainer rank 0, reachable at `host`; its `backend` is everybody's (see backends.py). Raises GroupError when a peer is missing
-    or goes; the cache then serves what it served. `copy_timeout_s`: how long the other trainer ranks wait for rank 0 to take its copy, from the end
-    of their own walk; they raise WalkAbandoned when it did not take it, and GroupError when it went.
+    or goes; the cache then serves what it served. `copy_timeout_s`: how long the others wait for rank 0 to take its copy, the trainer ranks from
+    the end of their own walk, the rollouts from when they begin to receive; they raise WalkAbandoned if it did not take it, GroupError if it went.
     """
 
     def __init__(
@@ -98,8 +106,8 @@ class CollectiveEngine(CheckpointEngine):
         self._is_master, self._host, self._backend, self._timeout_s = is_master, host, check_setting(backend), timeout_s
         self._copy_timeout_s = copy_timeout_s
         self._board: HostedBoard | None = None  # the master's
-        self._joined: JoinedBoard | None = None  # of another trainer rank: where rank 0 says how a walk ended
-        self._walks = 0  # through this group
+        self._joined: JoinedBoard | None = None  # of everybody else: where rank 0 says how a walk ended
+        self._walks = 0  # through this group, also those that came to nothing
         self._group: Group | None = None
         self._rank = 0
         self._sent = 0
@@ -132,22 +140,26 @@ class CollectiveEngine(CheckpointEngine):
     def init_process_group(self, rank: int, world_size: int, master_metadata: Metadata) -> None:
         self._rank, self._walks = rank, 0
         host, port = master_metadata.host, master_metadata.port
-        board = self._board if self._board is not None else JoinedBoard(host, port, self._timeout_s)
-        if rank < 0:
-            self._joined = board if isinstance(board, JoinedBoard) else None
-            return
-        own = self._host if rank == 0 else address_towards(host)
-        self._group = Group(board.store(), rank, world_size, own, self._timeout_s, master_metadata.backend)
+        if self._board is None:
+            self._joined = JoinedBoard(host, port, self._timeout_s)
+        board = self._board or self._joined
+        if rank >= 0 and board is not None:
+            own = self._host if rank == 0 else address_towards(host)
+            self._group = Group(board.store(), rank, world_size, own, self._timeout_s, master_metadata.backend)
 
     async def send_weights(self, weights: Walked | Walk, label: WeightsId | None = None) -> WeightsId:
         label = WeightsId("model", 0, self._sent) if label is None else label
         self._sent = label.version + 1
         self._walks += 1
         walk = weights if isinstance(weights, Walk) else PlainWalk(weights, self._rank == 0, self._say, self._hear)
-        if walk.is_root != (self._rank == 0):
-            raise ValueError(f"the walk's root is not trainer rank 0 (here: rank {self._rank}): nothing is sent; make the walk with root=0")
-        if not walk.hand_over(lambda tensors: self._put(label, tensors)):  # on this thread: the walk may be collective and bound to a device
-            raise WalkAbandoned(f"{label} was not taken by trainer rank 0 now: nothing was sent; send it again")
+        try:
+            if walk.is_root != (self._rank == 0):
+                raise ValueError(f"the walk's root is not trainer rank 0 (here: rank {self._rank}): nothing is sent; make the walk with root=0")
+            if not walk.hand_over(lambda tensors: self._put(label, tensors)):  # on this thread: the walk may be collective and bound to a device
+                raise WalkAbandoned(f"{label} was not taken by trainer rank 0 now: nothing was sent; send it again")
+        except BaseException as error:  # whatever it was, the rollouts must not wait for it
+            self._post("version", f"{type(error).__name__}: {error}"[:MOST_WORDS])
+            raise
         if self._rank < 0:
             return label
         lease = self._lease(label)
@@ -156,14 +168,16 @@ class CollectiveEngine(CheckpointEngine):
         finally:
             self.cache.release(lease)
 
-    async def receive_weights(self) -> AsyncIterator[tuple[str, torch.Tensor]]:
-        weights = await asyncio.to_thread(self._receive)
-        async for item in self._serve(weights):
-            yield item
+    async def receive(self) -> WeightsId:
+        return await asyncio.to_thread(self._receive)
 
-    async def get_weights(self) -> AsyncIterator[tuple[str, torch.Tensor]]:
-        async for item in self._serve(None):
-            yield item
+    async def get_weights(self, weights: WeightsId | None = None) -> AsyncIterator[tuple[str, torch.Tensor]]:
+        lease = self._lease(weights)
+        try:
+            for item in lease.tensors():
+                yield item
+        finally:
+            self.cache.release(lease)
 
     def finalize(self) -> None:
         if self._group is not None:
@@ -178,22 +192,21 @@ class CollectiveEngine(CheckpointEngine):
         return True
 
     def _say(self, error: str) -> None:
-        """To the other trainer ranks. The note before the last one was read: each rank is told to send once all are through."""
-        if self._board is not None:
-            self._board.post(f"walk/{self._walks}", error.encode(), instead_of=f"walk/{self._walks - 2}")
+        """To the other trainer ranks, how the walk ended."""
+        self._post("walk", error)
 
     def _hear(self) -> str:
-        if self._joined is None:
-            raise GroupError("init_process_group was not called (or finalize was): trainer rank 0 cannot say that it took the version; call it first")
-        return self._joined.fetch(f"walk/{self._walks}", self._copy_timeout_s).decode()
+        return self._read("walk")
 
-    async def _serve(self, weights: WeightsId | None) -> AsyncIterator[tuple[str, torch.Tensor]]:
-        lease = self._lease(weights)
-        try:
-            for item in lease.tensors():
-                yield item
-        finally:
-            self.cache.release(lease)
+    def _post(self, kind: str, error: str) -> None:
+        """Rank 0's note on this walk, "" for a good one. The note before the last was read: a walk begins when all are through with the former."""
+        if self._board is not None:
+            self._board.post(f"{kind}/{self._walks}", error.encode(), instead_of=f"{kind}/{self._walks - 2}")
+
+    def _read(self, kind: str) -> str:
+        if self._joined is None:
+            raise GroupError("init_process_group was not called (or finalize was): there is nobody to talk to; call it first")
+        return self._joined.fetch(f"{kind}/{self._walks}", self._copy_timeout_s).decode()
 
     def _lease(self, weights: WeightsId | None) -> Lease:
         lease = self.cache.lease("engine", _LEASE_S, weights)
@@ -205,6 +218,7 @@ class CollectiveEngine(CheckpointEngine):
         group = self._in_group()
         manifest = digested(lease.manifest, lease.arena.array)
         encoded = torch.frombuffer(bytearray(msgspec.msgpack.encode(manifest)), dtype=torch.uint8)
+        self._post("version", "")  # from here on it is the group's timeout that counts
         self._now(group, torch.tensor([encoded.numel()]))
         self._now(group, encoded)
         broadcast_buffer(group, lease.arena.tensor(), manifest.total_bytes, self._bucket_bytes)
@@ -212,6 +226,10 @@ class CollectiveEngine(CheckpointEngine):
 
     def _receive(self) -> WeightsId:
         group = self._in_group()
+        self._walks += 1
+        error = self._read("version")
+        if error:
+            raise WalkAbandoned(f"trainer rank 0 sent nothing: the weights before stay ({error})")
         manifest = self._receive_manifest(group)
         reservation = self.cache.reserve(manifest.weights, manifest.total_bytes)
         if reservation is None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import torch.distributed as dist
 
 _TICK_MS = 1000
+_OVER_MS = 100  # how soon a wait notices that its own side gave up
 _HOSTED = "hosted"  # the first note: somebody answers here
 
 
@@ -69,6 +70,7 @@ class JoinedBoard:
         self._closing = weakref.finalize(self, close_watched, self._socket, self._monitor)
         self._closing.atexit = False
         self._lock = threading.Lock()  # a backend may look from threads of its own
+        self._over = threading.Event()
         self._asked = 0
         try:
             self._fetch(_HOSTED, timeout_s)
@@ -86,7 +88,10 @@ class JoinedBoard:
         return self._fetch(key, timeout_s)
 
     def close(self) -> None:
-        self._closing()
+        """Also while another thread waits for a note: that one is told."""
+        self._over.set()
+        with self._lock:
+            self._closing()
 
     def _post(self, key: str, value: bytes) -> None:
         with self._lock:
@@ -96,9 +101,12 @@ class JoinedBoard:
         end = time.monotonic() + timeout_s
         with self._lock:
             self._asked += 1
-            self._socket.send(encode(m.Look(seq=self._asked, epoch=0, key=key)))
+            if not self._over.is_set():
+                self._socket.send(encode(m.Look(seq=self._asked, epoch=0, key=key)))
             while (left := end - time.monotonic()) > 0:
-                ready = zmq.zmq_poll([(self._socket, zmq.POLLIN), (self._monitor, zmq.POLLIN)], int(left * 1e3) + 1)
+                if self._over.is_set():
+                    raise GroupError(f"the group was given up here while {key!r} was awaited")
+                ready = zmq.zmq_poll([(self._socket, zmq.POLLIN), (self._monitor, zmq.POLLIN)], min(int(left * 1e3) + 1, _OVER_MS))
                 if (self._socket, zmq.POLLIN) in ready:
                     answer = decode_from_publisher(self._socket.recv())
                     if isinstance(answer, m.Found) and answer.seq == self._asked:

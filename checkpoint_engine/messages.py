@@ -82,7 +82,7 @@ class Fetch(ToPublisher):
 
 
 class Renew(ToPublisher):
-    """Still needed: the lease ends `lease_s` from now. No answer, or `Lapsed` when it is over."""
+    """Still needed: the lease ends `lease_s` from now, not before and not later. No answer, or `Lapsed` when it is over."""
 
     lease: int
     lease_s: float

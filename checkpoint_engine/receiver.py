@@ -62,7 +62,8 @@ class Receiver:
     `on_ready(weights)` after a version became loadable, `on_error(error)` for every failed transfer and for what ends the thread, `on_transfer`
     when one begins (True) and is over (False): all run on the receiver's thread. `collective` False: pull only. `spare`: slots beside the one that is
     served, where bytes come into memory of this process; with 0 nothing is served while they come. `backend`: the publisher's setting; nccl or hccl
-    start the device of this process if it does not compute on it yet (ValueError where there is none). Any thread may call the methods.
+    start the device of this process if it does not compute on it yet. Where there is none it pulls, and `pulls_because` says so. Any thread may call
+    the methods.
     """
 
     def __init__(
@@ -80,9 +81,10 @@ class Receiver:
         self.member = member
         self.counters = Counters()
         self._collective, self._backend = collective, check_setting(backend)
+        self.pulls_because = ""
         if collective:
             import_torch()
-            own_device(backend)
+            self._look_for_device()
         self._on_ready, self._on_error, self._on_transfer = on_ready, on_error, on_transfer
         self._cache = HostCache(spare)
         self._closing = threading.Event()
@@ -99,6 +101,13 @@ class Receiver:
         self.failure: Exception | None = None  # what ended the thread
         self._thread = threading.Thread(target=self._run, name=f"receiver-{member}", daemon=True)
         self._thread.start()
+
+    def _look_for_device(self) -> None:
+        """A group cannot have a member without: such a one follows as joiners do."""
+        try:
+            own_device(self._backend)
+        except ValueError as error:
+            self._collective, self.pulls_because = False, str(error)
 
     # -------------------------------------------------------------- for the owner
 
@@ -179,8 +188,7 @@ class Receiver:
             case m.Send():
                 self._transferring(lambda: self._receive(record))
             case m.Lapsed():
-                self.counters.lapsed += 1
-                self._lapsed |= {loan.number for loan in self._cache.loans()} & {record.lease}
+                self._lapse(record.lease)
             case m.Refused():
                 self._on_error(PullFailed(f"the publisher refused something of {self.member} ({record.code}): {record.message}"))
 
@@ -260,9 +268,15 @@ class Receiver:
             self._link.ask(m.Release(lease=loan.number, tainted=tainted))
 
     def _renew(self) -> None:
-        for loan in self._cache.loans():
+        """Each second, so that a stopped process loses them. What is kept beside a newer version gives way at the publisher when it does here."""
+        for loan, needed_s in self._cache.loans():
             if loan.number not in self._lapsed:
-                self._link.ask(m.Renew(lease=loan.number, lease_s=LEASE_OF_LOAN_S))
+                self._link.ask(m.Renew(lease=loan.number, lease_s=min(max(needed_s, 0.0), LEASE_OF_LOAN_S)))
+
+    def _lapse(self, number: int) -> None:
+        needed_s = {loan.number: needed_s for loan, needed_s in self._cache.loans()}
+        self.counters.lapsed += needed_s.get(number, 1.0) > 0.0
+        self._lapsed |= needed_s.keys() & {number}
 
     def _missing(self) -> bool:
         have = self._cache.latest()

@@ -57,16 +57,18 @@ class Seat:
 
         def fetch(key: str, timeout_s: float) -> bytes:
             seq = self._link.ask(m.Look(epoch=epoch, key=key))
-            answer, _ = self._link.answer(seq, time.monotonic() + timeout_s, lambda: self._link.heard(_ends(epoch)))
+            answer, _ = self._link.answer(seq, time.monotonic() + timeout_s, lambda: store.over or self._link.heard(_ends(epoch)))
             if not isinstance(answer, m.Found):
                 raise GroupError(f"asked for a note, got {type(answer).__name__}")
             return answer.value
 
+        store = BoardStore(post, fetch, place.timeout_s)
         try:
-            store = BoardStore(post, fetch, place.timeout_s)
             group = Group(store, record.rank, record.world, address_towards(place.host), place.timeout_s, place.backend)
         except GroupError as error:
             raise SeatLost(str(error)) from error
+        finally:
+            store.end()  # the link is this thread's alone
         self._seat = _Taken(epoch, group)
 
     def abandoned(self, record: m.Abandon) -> None:

@@ -43,10 +43,11 @@ class Lease:
     holder: str
     deadline: float
     cache: HostCache
+    kept: bool = False  # nobody reads, somebody may want to read again: past its deadline it gives way only to who needs the slot
 
     def keep(self) -> Lease | None:
-        """Hold the version longer than this lease: until `release`, at most for as long as nothing newer is there and then for the seconds that the
-        cache gives. None: the cache does not have it any more."""
+        """Hold the version longer than this lease: until `release`. Its slot is held as long as nothing newer is there and for the seconds that the
+        cache gives then; its memory stays in any case. None: the cache does not have it any more."""
         return self.cache.keep(self)
 
     def release(self) -> None:

@@ -9,15 +9,15 @@ from shared_arena.descriptor import Descriptor
 
 
 class Mappings:
-    """The `most` arenas that were used last. `private`: as in `Arena.attach`."""
+    """The `most` arenas that were used last."""
 
-    def __init__(self, most: int = 4, private: bool = False) -> None:
-        self._most, self._private = most, private
+    def __init__(self, most: int = 4) -> None:
+        self._most = most
         self._by_nonce: dict[bytes, Arena] = {}
 
     def attach(self, descriptor: Descriptor) -> Arena:
         """The arena of `descriptor`, writable. Raises ArenaUnreachable."""
-        arena = self._by_nonce.pop(descriptor.nonce, None) or Arena.attach(descriptor, writable=not self._private, private=self._private)
+        arena = self._by_nonce.pop(descriptor.nonce, None) or Arena.attach(descriptor, writable=True)
         arena.refresh()
         self._by_nonce[descriptor.nonce] = arena
         while len(self._by_nonce) > self._most:

@@ -94,7 +94,7 @@ def _keys(options: argparse.Namespace) -> int:
 
 def _save(options: argparse.Namespace) -> int:
     saved = save(options.controller, options.dir, _worker(options.key), options.timeout_s)
-    say(f"{options.dir}: {saved.groups} open groups, {saved.prompts} waiting prompts, {saved.nbytes} bytes of columns")
+    say(f"{options.dir}: {saved.groups} open groups, {saved.prompts} waiting prompts, {saved.keys} keys, {saved.nbytes} bytes of columns")
     return 0
 
 

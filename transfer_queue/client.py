@@ -226,9 +226,6 @@ class QueueClient(Transfer):
     def failed(self, error: str, traceback: str) -> Pending[m.OkEmpty]:
         return self.submit(m.Failed(member="", incarnation=0, error=error, traceback=traceback))
 
-    def leave(self) -> Pending[m.OkEmpty]:
-        return self.submit(m.Leave(member="", incarnation=0))
-
     # ------------------------------------------------------------ outsiders
 
     def member_dead(self, member: str, cause: str, incarnation: int = -1, fatal: bool = False) -> Pending[m.OkEmpty]:

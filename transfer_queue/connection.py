@@ -113,6 +113,10 @@ class Connection(Hub):
             request = msgspec.structs.replace(request, member=self.member, incarnation=self.incarnation)
         return self.controller.send(self, request)
 
+    def leave(self) -> Pending[m.OkEmpty]:
+        """This incarnation ends in order: nobody has to notice it."""
+        return self.submit(m.Leave(member="", incarnation=0))
+
     def call(self, request: m.Request, timeout_s: float) -> Any:
         """Submit and await. Raises QueueError, QueueGone, QueueRefused, or QueueTimeout; the same call may then be made again."""
         pending = self.submit(request)

@@ -10,11 +10,11 @@ class QueueError(RuntimeError):
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(f"{message} [{code}]")
-        self.code, self._message = code, message
+        self.code, self.message = code, message
 
     def __reduce__(self) -> tuple[type[QueueError], tuple[str, str]]:
         """For copies, and for other processes."""
-        return type(self), (self.code, self._message)
+        return type(self), (self.code, self.message)
 
 
 class QueueTimeout(TimeoutError):
@@ -27,6 +27,20 @@ class QueueGone(ConnectionError):
 
 class QueueRefused(ConnectionError):
     """The handshake failed for good: the keys of the two sides do not fit."""
+
+
+class KeysChanged(LookupError):
+    """Rows of a keyed partition were overwritten or cleared again and again while they were read."""
+
+    def __init__(self, partition: str, keys: list[str], times: int) -> None:
+        self.partition, self.keys, self.times = partition, keys, times
+        super().__init__(
+            f"keys {keys[:8]} of partition {partition!r} were overwritten or cleared {times} times while they were read: read them when their "
+            "writers are through, or fewer at once"
+        )
+
+    def __reduce__(self) -> tuple[type[KeysChanged], tuple[str, list[str], int]]:
+        return type(self), (self.partition, self.keys, self.times)
 
 
 class Gone(LookupError):

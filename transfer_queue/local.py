@@ -17,6 +17,7 @@ from transfer_queue.controller import server as controller
 from transfer_queue.controller.core import Core, CoreConfig
 from transfer_queue.controller.moves import Moves
 from transfer_queue.errors import QueueGone, QueueTimeout
+from transfer_queue.keyed import KeyedClient
 from transfer_queue.messages import Event, StatusRecord, TopicSpec
 from transfer_queue.security import Security
 from transfer_queue.shard import server as shard
@@ -86,6 +87,10 @@ class LocalQueue:
     def client(self, name: str, role: str = "worker", timeout_s: float = 10.0) -> QueueClient:
         """Join as `name`; the caller closes it."""
         return QueueClient.connect(self.url, name=name, role=role, security=self._keys(), timeout_s=timeout_s)
+
+    def keyed(self, name: str, role: str = "worker", timeout_s: float = 10.0) -> KeyedClient:
+        """The same to keyed partitions."""
+        return KeyedClient.connect(self.url, name=name, role=role, security=self._keys(), timeout_s=timeout_s)
 
     def status(self) -> StatusRecord:
         with QueueClient.outsider(self.url, security=self._keys()) as client:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from transfer_queue.messages import Column, ConsumerStatus, ReplayStatus, StatusRecord, TopicSpec, TopicStatus, TrafficStatus
+from transfer_queue.messages import Column, ConsumerStatus, PartitionStatus, ReplayStatus, StatusRecord, TopicSpec, TopicStatus, TrafficStatus
 from transfer_queue.operation.report import QueueReport, ShardReport
 from transfer_queue.operation.upstream import readers, waits_for
 from transfer_queue.waits import render as render_waits
@@ -15,11 +15,12 @@ UNITS = ("kB", "MB", "GB", "TB", "PB", "EB")
 
 
 def render(report: QueueReport) -> str:
-    """The run, its shards, and a paragraph a topic: columns, groups by state, permits, bytes, each stage and who waits there for what; then, where
-    it was asked for, who waits since when, with the ages of leases."""
+    """The run, its shards, a paragraph a topic (columns, groups by state, permits, bytes, each stage and who waits there for what) and a line a keyed
+    partition; then, where it was asked for, who waits since when, with the ages of leases."""
     lines = [*_run(report.status), *_shards(report.shards)]
     for topic in report.status.topics:
         lines += _topic(topic)
+    lines += [_partition(partition) for partition in report.status.partitions]
     return "\n".join(lines) + ("" if report.waits is None else f"\n\n{render_waits(report.waits)}")
 
 
@@ -90,6 +91,11 @@ def _topic(topic: TopicStatus) -> Iterator[str]:
     yield "  stages"
     yield from (f"    {line}" for line in _producers(topic))
     yield from (f"    {line}" for consumer in topic.consumers for line in _consumer(topic, consumer))
+
+
+def _partition(partition: PartitionStatus) -> str:
+    ready = "".join(f", {count} ready for {task}" for task, count in partition.tasks.items())
+    return f"partition {partition.name}: {partition.keys} keys, {partition.columns} columns, {sized(partition.nbytes)}{ready}"
 
 
 def _expired(topic: TopicStatus) -> int:

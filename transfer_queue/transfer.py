@@ -257,11 +257,15 @@ class Transfer(Connection):
         finally:
             gone = full = None  # each keeps this frame, which would keep it: peers and arrays stayed until a full garbage collection
 
-    def _read(self, gids: np.ndarray, columns: dict[str, np.ndarray], spec: m.TopicSpec, writable: bool) -> dict[str, Column]:
+    def _read(
+        self, gids: np.ndarray | Mapping[str, np.ndarray], columns: dict[str, np.ndarray], spec: m.TopicSpec, writable: bool
+    ) -> dict[str, Column]:
+        """`gids`: of the rows of each column, where they are not the same."""
+        owners = gids if isinstance(gids, Mapping) else dict.fromkeys(columns, gids)
         if (few := read_few(columns, spec, self._peers)) is not None:
             return few
         while True:
-            gathers = [Gather(name, gids, table, spec) for name, table in columns.items()]
+            gathers = [Gather(name, owners[name], table, spec) for name, table in columns.items()]
             try:
                 for index in set[int]().union(*(gather.shards() for gather in gathers)):
                     self._peer(index)  # before the first is asked: the roster may turn out to be another
@@ -270,7 +274,7 @@ class Transfer(Connection):
             except (QueueGone, QueueTimeout, QueueError) as error:
                 if not self._is_other(error):
                     raise
-            if gone := self._gone(gids, columns.values()):
+            if gone := self._gone(owners, columns):
                 raise Gone(gone)
 
     def _is_other(self, error: Exception) -> bool:
@@ -279,11 +283,12 @@ class Transfer(Connection):
             return error.code == "unknown_shard"
         return self._renew(VERDICT_S if isinstance(error, QueueGone) else 0.0)
 
-    def _gone(self, gids: np.ndarray, tables: Iterable[np.ndarray]) -> set[int]:
+    def _gone(self, owners: Mapping[str, np.ndarray], columns: Mapping[str, np.ndarray]) -> set[int]:
         """Those of the groups that lie in a shard, or in a life of one, that ended."""
         lives = {shard.index: shard.life for shard in self.shards}
         gone: set[int] = set()
-        for table in tables:
+        for name, table in columns.items():
+            gids = owners[name]
             for index in np.unique(table[:, 0][table[:, 0] >= 0]).tolist():
                 gone.update(gids[(table[:, 0] == index) & (table[:, 1] >> LIFE_BITS != lives.get(index, -1))].tolist())
         return gone

@@ -11,7 +11,7 @@ class WeightsSettings(Settings, frozen=True):
     """How published weights travel and when they are exported."""
 
     transport: Literal["collective", "pull"] = "collective"  # Broadcast to all receivers at once, or each pulls; joiners pull always.
-    backend: Literal["auto", "gloo", "nccl", "hccl"] = "auto"  # Of the broadcast; auto: by the devices that all of its members compute on.
+    backend: Literal["auto", "gloo", "nccl", "hccl"] = "auto"  # Of the broadcast; auto: by all devices. Without one for nccl or hccl: pull.
     bucket_bytes: int = 1 << 20  # Size of one of the two buckets of a transfer.
     group_timeout_s: float = 10.0  # Rendezvous and operations of the broadcast group give up after this, at most 10.
     cache_slots: int = 1  # Versions that readers may still hold while the next one is written.

@@ -44,7 +44,7 @@ class WeightsFollower:
 
     def _connect(self, endpoint: str) -> Receiver:
         settings = self._context.config.weights
-        return Receiver(
+        receiver = Receiver(
             member=self._context.member,
             endpoint=endpoint,
             secure=self._context.security,
@@ -55,6 +55,9 @@ class WeightsFollower:
             collective=settings.transport == "collective",
             backend=settings.backend,
         )
+        if receiver.pulls_because:
+            print(f"{self._context.member}: takes part in no broadcast and pulls: {receiver.pulls_because}", file=sys.stderr)
+        return receiver
 
     def _on_transfer(self, receiving: bool) -> None:
         """On the receiver's thread."""

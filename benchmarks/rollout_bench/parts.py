@@ -1,4 +1,4 @@
-"""The rows of the benchmark: sides take turns in one run, and each rate is a median."""
+"""The rows of the benchmark: sides take turns in one run, and each ratio is the median of its pairs of turns."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from statistics import median
 
 import msgspec
 
 from benchmarks.harness import Row, compared
 from benchmarks.queue_bench.asking import Asked
-from benchmarks.queue_bench.measure import Parts, alternate
 from benchmarks.rollout_bench.run import Run, Turn
 from benchmarks.rollout_bench.scope import Scope, make_model, plain
 
@@ -33,30 +33,26 @@ def throughput(scope: Scope) -> Iterator[Row]:
         bare.ask("start", timeout_s=START_S, folder=str(folder / "model"), scope=plain(scope))
         run = Run(stack, scope, folder / "model", folder)
 
-        def plainly(name: str, first: int) -> Parts:
+        def plainly(name: str, first: int) -> None:
             number = first + len(turns[name])
             answer = bare.ask("turn", timeout_s=START_S, number=number, first_gid=run.next_gid)
-            return _took(turns, name, msgspec.convert(answer | {"versions": 1}, Turn))
+            _took(turns, name, msgspec.convert(answer | {"versions": 1}, Turn))
 
-        def side(name: str, first: int, every_s: float | None, before: str) -> Parts:
-            parts = _took(turns, name, run.turn(first + len(turns[name]), every_s))
+        def ours(name: str, first: int, every_s: float | None, before: str) -> None:
+            _took(turns, name, run.turn(first + len(turns[name]), every_s))
             _check_same(turns[before][-1], turns[name][-1])
-            return parts
 
-        sides = {
-            "bare": lambda: plainly("bare", 0),
-            "worker": lambda: side("worker", 0, None, "bare"),
-            "bare again": lambda: plainly("bare again", OTHERS),
-            "updated": lambda: side("updated", OTHERS, scope.every_s, "bare again"),
-        }
-        found = alternate(scope.repeats, sides, warmups=WARMUPS)
-    yield from _rows(scope, parameters, found, turns)
+        for _ in range(WARMUPS + scope.repeats):
+            plainly("bare", 0)
+            ours("worker", 0, None, "bare")
+            plainly("bare again", OTHERS)
+            ours("updated", OTHERS, scope.every_s, "bare again")
+    yield from _rows(scope, parameters, turns)
 
 
-def _took(turns: dict[str, list[Turn]], name: str, turn: Turn) -> Parts:
+def _took(turns: dict[str, list[Turn]], name: str, turn: Turn) -> None:
     print(f"{name}: {turn.tokens} tokens in {turn.seconds:.1f} s, {turn.versions} versions", file=sys.stderr, flush=True)
     turns[name].append(turn)
-    return {"rate": turn.tokens / turn.seconds}
 
 
 def _check_same(bare: Turn, ours: Turn) -> None:
@@ -65,13 +61,20 @@ def _check_same(bare: Turn, ours: Turn) -> None:
         raise RuntimeError(f"{ours.tokens} tokens of ours against {bare.tokens} for the same prompts and seeds: not the same work, nothing is said")
 
 
-def _rows(scope: Scope, parameters: int, found: dict[str, float], turns: dict[str, list[Turn]]) -> Iterator[Row]:
+def _rows(scope: Scope, parameters: int, turns: dict[str, list[Turn]]) -> Iterator[Row]:
     last = turns["worker"][-1]
     rows = f"{scope.groups} × {scope.rows} rows of {last.tokens / last.rows:.0f} tokens a turn"
     what = f"{parameters / 1e6:.0f} M parameters, {scope.slots} slots, {rows}"
-    yield compared("rollout worker", found["worker rate"], "tokens/s", found["bare rate"], at_least=WORKER, note=what)
+    yield _paired("rollout worker", turns["bare"], turns["worker"], WORKER, what)
     updated = turns["updated"][WARMUPS:]
     loads, seconds = sum(turn.versions - 1 for turn in updated), sum(turn.seconds for turn in updated)
     how = f"{loads} loads in {seconds:.0f} s; the reference has none"
-    name = f"rollout worker, an update every {scope.every_s:g} s"
-    yield compared(name, found["updated rate"], "tokens/s", found["bare again rate"], at_least=UPDATED, note=how)
+    yield _paired(f"rollout worker, an update every {scope.every_s:g} s", turns["bare again"], turns["updated"], UPDATED, how)
+
+
+def _paired(name: str, bare: list[Turn], ours: list[Turn], at_least: float, note: str) -> Row:
+    """The median of the ratios of pairs, for only the two turns of a pair have the same prompts; the rate of ours is a median too."""
+    rates = [(own.tokens / own.seconds, other.tokens / other.seconds) for own, other in zip(ours[WARMUPS:], bare[WARMUPS:], strict=True)]
+    rate, ratios = median(own for own, _ in rates), [own / other for own, other in rates]
+    spread = f"{note}; pairs {min(ratios):.2f} to {max(ratios):.2f}"
+    return compared(name, rate, "tokens/s", rate / median(ratios), at_least=at_least, note=spread)

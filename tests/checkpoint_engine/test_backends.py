@@ -113,8 +113,6 @@ def test_without_a_device_a_backend_by_name_is_refused_where_it_is_set(backend: 
     with pytest.raises(ValueError, match=f"'{backend}' needs a"):
         Publisher("policy", backend=backend)
     with pytest.raises(ValueError, match=f"'{backend}' needs a"):
-        Receiver("r", "tcp://127.0.0.1:9", backend=backend)
-    with pytest.raises(ValueError, match=f"'{backend}' needs a"):
         CollectiveEngine(is_master=True, backend=backend).prepare()
     from checkpoint_engine.board_store import BoardStore
 
@@ -159,3 +157,30 @@ def test_receivers_that_cannot_be_in_the_group_pull_and_the_others_form_it(monke
         client.close()
     assert {(report.backend, report.members) for report in reports} == {("nccl", ("with",))}
     assert "needs a cuda device" in reports[0].error
+
+
+@pytest.mark.parametrize("backend", ["nccl", "hccl"])
+def test_a_receiver_without_a_device_for_the_backend_pulls_and_says_so(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is told to the receiver: this machine has none."""
+    monkeypatch.setattr("checkpoint_engine.publisher.own_device", lambda setting: gpu("0"))
+    monkeypatch.setattr("checkpoint_engine.fanout.own_device", lambda setting: gpu("0"))
+    reports: list[SyncReport] = []
+    with running_publisher(backend=backend, on_sync=reports.append) as publisher:
+        client, receiver = PublisherClient(publisher.endpoint), Receiver("r", publisher.endpoint, backend=backend)
+        assert f"backend = '{backend}' needs a" in receiver.pulls_because
+        eventually(lambda: len(publisher._fanout.members) == 1)
+        for version in range(2):
+            client.publish(policy(version), plain_weights(version), wait_s=5)
+            weights = client.wait_published(policy(version), 5)
+            eventually(lambda weights=weights: receiver.latest() == weights, what=f"{weights}")
+        assert receiver.failure is None
+        assert (receiver.counters.by_pull_shared, receiver.counters.failed) == (2, 0)
+        receiver.close()
+        client.close()
+    assert not reports
+
+
+def test_a_receiver_that_chooses_by_devices_takes_part_without_one() -> None:
+    receiver = Receiver("r", "tcp://127.0.0.1:9", backend="auto")
+    assert receiver.pulls_because == ""
+    receiver.close()

@@ -6,11 +6,14 @@ torch's Work: `is_completed` is true of an operation that failed, too; `wait` ra
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
 from datetime import timedelta
-from typing import Any
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -189,12 +192,56 @@ def test_a_device_group_whose_member_never_comes_is_an_error_in_time_and_its_con
     eventually(lambda: threading.active_count() <= before, what="who hung in the connection is gone")
 
 
-@pytest.mark.parametrize("before", [None, "3"])
-def test_only_the_groups_made_here_are_told_not_to_end_the_process(before: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    key = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
-    monkeypatch.delenv(key, raising=False)
-    if before is not None:
-        monkeypatch.setenv(key, before)
-    with collective._surviving("nccl"):
-        assert os.environ[key] == "2"
-    assert os.environ.get(key) == before
+class Nccl:
+    """torch's class of nccl groups: what one is made with. `refuses`: making it fails."""
+
+    made: ClassVar[list[Nccl]] = []
+    refuses = False
+
+    class Options:
+        def __init__(self) -> None:
+            self._timeout = timedelta(minutes=10)
+            self.config = SimpleNamespace(blocking=-(2**31))
+
+    def __init__(self, store: object, rank: int, size: int, options: Nccl.Options) -> None:
+        self.options, self.environment = options, {key: value for key, value in os.environ.items() if key.startswith("TORCH_NCCL_")}
+        Nccl.made.append(self)
+        if Nccl.refuses:
+            raise RuntimeError("no NCCL here")
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+@pytest.mark.parametrize("before", [{}, {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "3", "TORCH_NCCL_DUMP_ON_TIMEOUT": "1", "TORCH_NCCL_HIGH_PRIORITY": "1"}])
+def test_only_nccl_groups_made_here_are_told_not_to_end_the_process(before: dict[str, str], refuses: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    for key in [key for key in os.environ if key.startswith("TORCH_NCCL_")]:
+        monkeypatch.delenv(key)
+    for key, value in before.items():
+        monkeypatch.setenv(key, value)
+    monkeypatch.setattr(torch.distributed, "ProcessGroupNCCL", Nccl, raising=False)
+    monkeypatch.setattr(Nccl, "made", [])
+    monkeypatch.setattr(Nccl, "refuses", refuses)
+    with contextlib.suppress(RuntimeError):
+        collective._make(board_store(Board()), 0, 2, "127.0.0.1", 5.0, "nccl")
+    (made,) = Nccl.made
+    assert made.environment == before | {
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "2",
+        "TORCH_NCCL_BLOCKING_WAIT": "0",
+        "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
+        "TORCH_NCCL_ENABLE_MONITORING": "0",
+        "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "86400",
+        "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "0",
+        "TORCH_NCCL_RETHROW_CUDA_ERRORS": "0",
+        "TORCH_NCCL_PROPAGATE_ERROR": "0",
+        "TORCH_NCCL_DESYNC_DEBUG": "0",
+    }
+    assert {key: value for key, value in os.environ.items() if key.startswith("TORCH_NCCL_")} == before
+    assert made.options._timeout >= timedelta(hours=1), "far above ours: torch's watchdog must not be the one that ends an operation"
+    assert made.options.config.blocking == 0, "who makes a communicator with a member that never comes returns one day"
+
+
+def test_the_variables_are_those_that_torch_reads() -> None:
+    header = Path(torch.__file__).parent / "include/torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp"
+    if not header.exists():
+        pytest.skip("this torch comes without its headers")
+    text = header.read_text()
+    assert [key for key in collective._OURS["nccl"] if f'"{key}"' not in text] == []

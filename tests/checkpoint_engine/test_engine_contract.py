@@ -89,11 +89,11 @@ def test_where_rank_0_does_not_take_its_copy_every_trainer_rank_walks_to_the_end
 
     async def send() -> list[object]:
         sends = (trainer.send_weights(stops_at(rank, stop, walked), policy(3)) for rank, trainer in enumerate(trainers))
-        return list(await asyncio.gather(*sends, return_exceptions=True))
+        return list(await asyncio.gather(*sends, receive(rollout), return_exceptions=True))
 
     first, *others = asyncio.run(send())
     assert isinstance(first, ValueError)
-    assert [type(other) for other in others] == [WalkAbandoned] * 2
+    assert [type(other) for other in others] == [WalkAbandoned] * 3
     assert all("yielded twice" in str(other) for other in others)
     assert walked == [6, 6, 6], "whoever stops walking leaves the others in a collective"
 
@@ -104,6 +104,41 @@ def test_where_rank_0_does_not_take_its_copy_every_trainer_rank_walks_to_the_end
     assert asyncio.run(sync())[3] == [(name, bits(tensor)) for name, tensor in plain_weights(4)]
     for engine in [*trainers, rollout]:
         engine.finalize()
+
+
+def test_a_rollout_waits_for_a_walk_that_takes_longer_than_the_groups_timeout() -> None:
+    """Gathering a large model takes longer than a peer may hang."""
+    trainer, rollout = CollectiveEngine(4096, True, timeout_s=0.5), CollectiveEngine(4096, timeout_s=0.5)
+
+    def slowly() -> Iterator[tuple[str, torch.Tensor]]:
+        for item in plain_weights(1):
+            threading.Event().wait(0.4)
+            yield item
+
+    def send() -> object:
+        return asyncio.run(trainer.send_weights(slowly(), policy(1)))
+
+    form([trainer], [rollout])
+    with ThreadPoolExecutor(1) as pool:
+        sent = pool.submit(send)
+        assert asyncio.run(receive(rollout)) == [(name, bits(tensor)) for name, tensor in plain_weights(1)]
+        assert sent.result(10).digest == weights_digest(plain_weights(1))
+    trainer.finalize()
+    rollout.finalize()
+
+
+def test_a_rollout_that_gives_up_while_it_waits_for_the_walk_is_through_at_once() -> None:
+    trainer, rollout = make(True), make(False)
+    form([trainer], [rollout])
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(lambda: asyncio.run(receive(rollout)))
+        threading.Event().wait(0.3)
+        began = time.monotonic()
+        rollout.finalize()
+        with pytest.raises(GroupError, match="given up here"):
+            waiting.result(5)
+        assert time.monotonic() - began < 3, "not the time that a copy may take"
+    trainer.finalize()
 
 
 def test_a_walk_that_raises_on_rank_0_is_its_error_and_the_others_are_told() -> None:

@@ -18,7 +18,7 @@ FORBIDDEN = {
     "asyncflow": {"recipes"},
 }
 CORNERS = {  # package → folders that may import it
-    "ray": ("transfer_queue/compat", "recipes"),
+    "ray": ("transfer_queue/compat", "checkpoint_engine/adapters/verl.py", "recipes"),
     "tensordict": ("transfer_queue/compat", "recipes"),
     "vllm": ("checkpoint_engine/adapters", "asyncflow/engines/rollout/vllm", "recipes"),
     "verl": ("checkpoint_engine/adapters", "recipes"),

@@ -7,9 +7,10 @@ import pickle
 
 import pytest
 
-from transfer_queue.errors import Gone, QueueError, QueueGone, QueueRefused, QueueTimeout
+from transfer_queue.errors import Gone, KeysChanged, QueueError, QueueGone, QueueRefused, QueueTimeout
 
-ERRORS = [QueueError("capacity", "no room"), Gone([3, 1]), QueueTimeout("late"), QueueGone("ended"), QueueRefused("keys")]
+CHANGED = KeysChanged("train", ["a"], 3)
+ERRORS = [CHANGED, QueueError("capacity", "no room"), Gone([3, 1]), QueueTimeout("late"), QueueGone("ended"), QueueRefused("keys")]
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)

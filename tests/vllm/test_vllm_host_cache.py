@@ -71,10 +71,28 @@ def mapped(pid: int) -> dict[str, set[int]]:
     return found
 
 
-def workers(engine: VllmRolloutEngine) -> list[int]:
-    """vLLM's worker processes: those that have mapped weights."""
-    children = [child.pid for pid in engine.pids for child in psutil.Process(pid).children(recursive=True)]
-    return [pid for pid in children if "weights" in mapped(pid)]
+@contextmanager
+def watched(engine: VllmRolloutEngine) -> Iterator[dict[int, set[int]]]:
+    """Memory of host caches that vLLM's worker processes have mapped at any time in here: inodes by process."""
+    found: dict[int, set[int]] = {pid: set() for pid in processes(engine)}
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.is_set():
+            for pid, inodes in found.items():
+                inodes.update(mapped(pid).get("weights", ()))
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield found
+    finally:
+        over.set()
+        thread.join(10)
+
+
+def processes(engine: VllmRolloutEngine) -> list[int]:
+    return [child.pid for pid in engine.pids for child in psutil.Process(pid).children(recursive=True)]
 
 
 def assert_serves(engine: VllmRolloutEngine, model: PreTrainedModel, version: int) -> None:
@@ -93,12 +111,19 @@ def test_two_processes_load_from_the_host_cache_what_came_by_broadcast_or_was_ma
         receivers = [Receiver(f"rollout-{index}#0", publisher.endpoint) for index in range(2)]  # the other one is another replica's
         if transport == "collective":
             until(lambda: len(publisher._fanout.members) == 2, "the group")
+        seen: dict[int, set[int]] = {}
         for at, model in enumerate(models):
             client.publish(weights_id(first + at), hf_tensors(model), wait_s=PATIENCE_S)
             weights = client.wait_published(weights_id(first + at), PATIENCE_S)
             until(lambda weights=weights: all(receiver.latest() == weights for receiver in receivers), str(weights))
-            load_newest(pair, receivers[0])
+            with watched(pair) as found:
+                load_newest(pair, receivers[0])
+            for pid, inodes in found.items():
+                assert inodes <= mapped(os.getpid())["weights"], "the very memory that the receiver has"
+                seen.setdefault(pid, set()).update(inodes)
+                assert not mapped(pid), "a mapping that outlives its load would go on under the next version in that slot"
             assert_serves(pair, model, first + at)
+        assert sum(bool(inodes) for inodes in seen.values()) == 2, "both have mapped it"
         counters = receivers[0].counters
         if transport == "collective":
             assert counters.by_broadcast == len(models)
@@ -107,10 +132,6 @@ def test_two_processes_load_from_the_host_cache_what_came_by_broadcast_or_was_ma
             ]
         else:
             assert counters.by_pull_shared == len(models)
-        mine = mapped(os.getpid())
-        assert len(workers(pair)) == 2
-        for pid in workers(pair):
-            assert mapped(pid)["weights"] <= mine["weights"], "the very memory that the receiver has"
         for receiver in receivers:
             receiver.close()
     assert_serves(pair, models[-1], first + len(models) - 1)

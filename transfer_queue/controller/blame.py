@@ -21,21 +21,30 @@ from transfer_queue.controller.topic import TopicState
 from transfer_queue.messages import Blame
 
 SHOWN = 8  # gids, rows and names in a sentence
+KEYED = "keyed"  # in place of a stage, where there are no topics
 
 
 def blame(scene: Scene) -> Blame:
     """Of the first topic that is not through."""
     topics = [topic for topic in scene.topics if not topic.over] or scene.topics
-    topic = topics[0]
-    terminal = min(topic.terminals.values(), key=lambda terminal: terminal.trained)
-    found = _stopped_shard(scene) or _no_shard(scene) or find(Case(scene, topic, terminal))
+    topic = topics[0] if topics else None
+    found = _stopped_shard(scene) or _no_shard(scene) or (_of_no_topic(scene) if topic is None else find(_case(scene, topic)))
     return Blame(found.stage, found.members, found.gid, found.waits_for, scene.now - found.since, _sentence(scene, topic, found))
 
 
-def _sentence(scene: Scene, topic: TopicState, found: Culprit) -> str:
+def _case(scene: Scene, topic: TopicState) -> Case:
+    return Case(scene, topic, min(topic.terminals.values(), key=lambda terminal: terminal.trained))
+
+
+def _of_no_topic(scene: Scene) -> Culprit:
+    """Keyed partitions alone: whoever waits there, waits for a put that nobody owes."""
+    return Culprit(KEYED, [], "owes anything: this queue has keyed partitions only", scene.runtime.changed_at, "a put")
+
+
+def _sentence(scene: Scene, topic: TopicState | None, found: Culprit) -> str:
     first, others = found.members[:1], found.members[1:SHOWN]
     who = " ".join([*first, f"(or {', '.join(others)})"] if others else first) or "nobody"
-    group = topic.groups.get(found.gid)
+    group = None if topic is None else topic.groups.get(found.gid)
     shown = "" if group is None else f"group {group.gid} (version {group.version}, {group.state}) waits for it; "
     states = [scene.state(member) for owner in found.members[:2] if (member := scene.alive(owner)) is not None]
     parts = [f"stage {found.stage!r}: {who} {found.what} (since {scene.now - found.since:.1f} s)", *states]

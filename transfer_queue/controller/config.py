@@ -12,6 +12,7 @@ class CoreConfig(Record, frozen=True):
     """A run as the controller sees it."""
 
     topics: list[TopicSpec]  # one a model
+    keyed_only: bool = False  # no topics: a store of keyed partitions, which never completes or stalls, and whose members may be silent
     config: bytes = b""  # handed to every member that joins, opaque
     duties: list[Duty] = msgspec.field(default_factory=list)
     lease_s: float = 30.0  # a lease without progress ends after this
@@ -26,7 +27,9 @@ def check_config(config: CoreConfig) -> None:
     """Raises ValueError for a run that could not work; topics check themselves (`Schema`)."""
     names = [topic.name for topic in config.topics]
     models = [topic.model for topic in config.topics]
-    if not names or len(set(names)) < len(names) or len(set(models)) < len(models):
+    if config.keyed_only and names:
+        raise ValueError(f"keyed_only=true with topics {names}: their stages would be waited for without end; leave keyed_only or the topics out")
+    if (not names and not config.keyed_only) or len(set(names)) < len(names) or len(set(models)) < len(models):
         raise ValueError(
             f"topics {names} of models {models}: a run needs at least one, each with a name and a model of its own, whose commits are its clock"
         )

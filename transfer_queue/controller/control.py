@@ -54,11 +54,13 @@ class Control:
         self._runtime = runtime
         self._config, self._comeback_s = config.config, config.comeback_s
         self._heartbeat_s = config.heartbeat_s
+        self._silence_ends = not config.keyed_only  # members but shards
         self._duty_s = config.duty_s
         self.members = Members()
         self.desired = Desired(runtime, self.members)
         self.duties = Duties(config.duties, runtime, self.members, self.desired)
         self.sweeps: list[tuple[int | None, str]] = []
+        self.on_lost: Callable[[int], object] = lambda shard: None  # hears of every shard that ended, after its blocks were given up
         self.on_end: Callable[[str], object] = lambda owner: None  # hears of every member that ended
         self._beats: dict[str, Timer] = {}  # by name: each looks at the last heartbeat of an alive member
         for topic in topics.values():
@@ -101,6 +103,9 @@ class Control:
         )
 
     def _watch_heartbeat(self, member: Member) -> None:
+        """Where nothing is leased, nobody waits for a member that is silent."""
+        if member.role != SHARD and not self._silence_ends:
+            return
         self._beats[member.name] = self._runtime.timers.at(member.seen + self._heartbeat_s, partial(self._look_at, member))
 
     def _look_at(self, member: Member) -> float | None:
@@ -113,7 +118,8 @@ class Control:
     def end(self, member: Member, how: str, cause: str = "") -> None:
         """how: died | left | replaced. Its attempts are reissued, its leases end, its requests are refused, its unpublished blocks are swept."""
         self.members.remove(member, how, cause, self._runtime.now())
-        self._runtime.timers.cancel(self._beats.pop(member.name))
+        if (beat := self._beats.pop(member.name, None)) is not None:
+            self._runtime.timers.cancel(beat)
         self._parked.disown(member.owner)
         self._runtime.repeats.forget(member.owner)
         for topic in self._topics.values():
@@ -135,6 +141,7 @@ class Control:
         for topic in self._topics.values():
             if not topic.over:
                 lose_shard(topic, index, before)
+        self.on_lost(index)
 
     def end_all(self, cause: str, numbers: int) -> None:
         """So many incarnations of any name may have been given that nobody remembers."""
@@ -186,7 +193,8 @@ class Control:
         self.desired.thaw(frozen.desired)
         self.duties.thaw(frozen.duties)
         for member in self.members:
-            self._beats[member.name] = self._runtime.timers.restore(partial(self._look_at, member), frozen.beats[member.name])
+            if member.name in frozen.beats:
+                self._beats[member.name] = self._runtime.timers.restore(partial(self._look_at, member), frozen.beats[member.name])
 
     # ------------------------------------------------------------ watching
 

@@ -17,6 +17,7 @@ from transfer_queue.controller.config import CoreConfig
 from transfer_queue.controller.duties import Duty
 from transfer_queue.controller.errors import RequestError, bad
 from transfer_queue.controller.handlers import Handlers
+from transfer_queue.controller.keyed.handling import WAIT
 from transfer_queue.controller.members import Member
 from transfer_queue.controller.parked import Waiter, clamp_wait
 from transfer_queue.controller.refused import places_in
@@ -29,6 +30,7 @@ from transfer_queue.messages import (
     Cancel,
     ErrorReply,
     OkEmpty,
+    OkKeyedTaken,
     OkPulled,
     OkTaken,
     Reply,
@@ -207,8 +209,10 @@ class Core:
 
     def _take_back(self, reply: Reply) -> None:
         turn = isinstance(reply, OkTaken) and reply.lease == -1 and reply.round != -1  # an empty part: its rank is to hear of it again
-        if isinstance(reply, OkTaken | OkPulled) and not turn:
+        if isinstance(reply, OkTaken | OkPulled | OkKeyedTaken) and not turn:
             self._runtime.repeats.undo(reply.id)
+        if isinstance(reply, OkKeyedTaken):
+            self._run.keyed.take_back(reply)
         for topic in self.topics.values():
             if isinstance(reply, OkTaken):
                 leasing.take_back(topic, reply.lease)
@@ -345,6 +349,8 @@ class Core:
             return kind, "", request.member
         if kind == "roster":
             return kind, "", ""
+        if kind == WAIT:
+            return kind, request.partition, ""
         return kind, request.topic, request.consumer if kind == "take" else ""
 
     def _answer(self, connection: bytes, request_id: int, reply: Reply, line: Line | None) -> None:

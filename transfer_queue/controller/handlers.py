@@ -7,6 +7,7 @@ from typing import Any
 
 from transfer_queue import messages as m
 from transfer_queue.controller import committing, consuming, dropping, handback, producing, putting, sourcing
+from transfer_queue.controller.keyed.handling import WAIT
 from transfer_queue.controller.members import Member
 from transfer_queue.controller.run import Run
 from transfer_queue.controller.topic import TopicState, Weights
@@ -20,7 +21,7 @@ class Handlers:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._control = run.control
-        self.at_once: dict[type[m.Request], AtOnce] = self._of_topics() | self._of_members()
+        self.at_once: dict[type[m.Request], AtOnce] = self._of_topics() | self._of_keyed() | self._of_members()
         self.parking: dict[type[m.Request], tuple[str, Attempt]] = {
             m.Watch: ("watch", lambda r, member, last: self._control.watch(member, r, last)),
             m.Roster: ("roster", lambda r, member, last: self._control.roster(r, last)),
@@ -29,6 +30,7 @@ class Handlers:
             m.Pull: ("pull", self._pull),
             m.Take: ("take", self._take),
             m.Put: ("put", self._put),
+            m.KeyedTake: (WAIT, self._keyed_take),
         }
         kinds = {*self.at_once, *self.parking} - {m.MemberDead}
         self.of_members = frozenset(kind for kind in kinds if "incarnation" in kind.__struct_fields__)  # which say who sends them
@@ -45,6 +47,14 @@ class Handlers:
             m.Release: lambda r: consuming.give_back(topic(r.topic), r, owner(r)),
             m.Commit: self._commit,
         }
+
+    def _of_keyed(self) -> dict[type[m.Request], AtOnce]:
+        keyed, member = self._run.keyed, self._run.member
+
+        def of(serve: AtOnce) -> AtOnce:
+            return lambda r: (member(r), serve(r))[1]  # who asks is alive, or refused
+
+        return {m.KeyedPut: of(keyed.put), m.KeyedLook: of(keyed.look), m.KeyedList: of(keyed.list_all), m.KeyedClear: of(keyed.clear)}
 
     def _of_members(self) -> dict[type[m.Request], AtOnce]:
         control, member, saves = self._control, self._run.member, self._run.saves
@@ -139,6 +149,13 @@ class Handlers:
         reply = consuming.take(topic, request, member.owner, loaded, last, held_back)
         topic.askers.note(request.consumer, member.owner, granted=reply is not None and reply.lease != -1, parked=reply is None)
         return reply
+
+    def _keyed_take(self, request: m.KeyedTake, member: Member, last: bool) -> m.OkKeyedTaken | None:
+        if self._run.stopped:
+            return m.OkKeyedTaken(partition=request.partition, task=request.task, done=True)
+        if self._draining:
+            return m.OkKeyedTaken(partition=request.partition, task=request.task) if last else None
+        return self._run.keyed.take(request, last)
 
     def _commit(self, request: m.Commit) -> m.OkCommitted:
         topic = self._run.topic(request.topic)

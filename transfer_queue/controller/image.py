@@ -1,7 +1,7 @@
 """What is the queue's own of a controller's state: what a save takes along, and a load brings back.
 
-Prompts, groups, rows, the ledger, clocks and duties. Members, their requests and what they were told are another run's; what they had under way is
-ready again.
+Prompts, groups, rows, the ledger, clocks, duties and keyed partitions. Members, their requests and what they were told are another run's; what they
+had under way is ready again.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from transfer_queue.controller import ending
 from transfer_queue.controller.duties import FrozenDuty
 from transfer_queue.controller.errors import bad
 from transfer_queue.controller.freezing import FrozenTopic, thaw
+from transfer_queue.controller.keyed.freezing import FrozenPartition
+from transfer_queue.controller.keyed.handling import Keyed
 from transfer_queue.controller.leases import FrozenLeases
 from transfer_queue.controller.runtime import Runtime
 from transfer_queue.controller.topic import TopicState
@@ -29,6 +31,7 @@ class Image(Record, frozen=True):
     duties: list[FrozenDuty]
     now: float  # of the controller's clock
     serials: int
+    keyed: dict[str, FrozenPartition] = msgspec.field(default_factory=dict)
 
 
 def decoded(data: bytes) -> Image:
@@ -46,6 +49,12 @@ def check_empty(topic: TopicState) -> None:
     """Raises RequestError where something would be lost by a load."""
     if topic.ledger.lives or len(topic.prompts) or topic.prompts.cursor or topic.version:
         raise bad(f"topic {topic.name!r} is not empty: a load would undo what is there; nothing was loaded. Load before the first prompt is put")
+
+
+def check_no_keys(keyed: Keyed) -> None:
+    """The same of keyed partitions."""
+    if keyed.partitions:
+        raise bad(f"partitions {sorted(keyed.partitions)[:8]} have keys: a load would mix two stores; nothing was loaded. Load before the first put")
 
 
 def check_spec(mine: TopicSpec, specs: list[TopicSpec]) -> None:

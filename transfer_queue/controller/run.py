@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from transfer_queue.controller import status
@@ -13,6 +14,9 @@ from transfer_queue.controller.config import CoreConfig, check_config
 from transfer_queue.controller.control import Control, FrozenControl
 from transfer_queue.controller.errors import RequestError
 from transfer_queue.controller.freezing import FrozenTopic, freeze, thaw
+from transfer_queue.controller.keyed import freezing, losing
+from transfer_queue.controller.keyed.freezing import FrozenPartition
+from transfer_queue.controller.keyed.handling import Keyed
 from transfer_queue.controller.members import Member
 from transfer_queue.controller.parked import Expired, FrozenWaiter, Parked
 from transfer_queue.controller.repeats import FrozenLine
@@ -40,6 +44,7 @@ class FrozenRun(Record, frozen=True):
     blocks: FrozenBlocks
     saves: FrozenSaves
     stalls: list[Due | None]  # when it is looked whether anything goes on
+    keyed: dict[str, FrozenPartition]
 
 
 class Run:
@@ -47,10 +52,12 @@ class Run:
         check_config(config)
         self.runtime = Runtime(observer, clock)
         self.topics = {spec.name: TopicState(spec, self.runtime, config.lease_s) for spec in config.topics}
+        self.keyed = Keyed(self.runtime)
         self.parked = Parked(self.runtime.timers)
         self.control = Control(self.topics, self.parked, self.runtime, config)
-        self.saves = Saves(self.topics, self.control, self.runtime)
+        self.saves = Saves(self.topics, self.keyed, self.control, self.runtime)
         self.control.on_end = self.saves.forget
+        self.control.on_lost = partial(losing.lose_shard, self.keyed)
         self._config = config
         self.traffic = Traffic()
         self.on_stall: Callable[[StallReport], None] = lambda report: None  # gets the report before the run is stopped for it; must not raise
@@ -79,7 +86,7 @@ class Run:
     def complete(self) -> None:
         """Stop the run if every topic trained its target, the last version is published, and the last duty is done."""
         desired = self.control.desired
-        if desired.stopped:
+        if desired.stopped or self._config.keyed_only:
             return
         for topic in self.topics.values():
             weights = desired.weights.get(topic.spec.model)
@@ -136,7 +143,8 @@ class Run:
 
     def _idle_at(self, share: float) -> float:
         """When the run will have made no progress for this share of `stall_s`."""
-        if self.control.desired.state in ("pause", "drain") or not len(self.control.members):
+        idle = self._config.keyed_only or self.control.desired.state in ("pause", "drain")
+        if idle or not len(self.control.members):
             self.runtime.touch()  # nobody is expected to make progress
         return self.runtime.changed_at + share * self._config.stall_s
 
@@ -151,6 +159,7 @@ class Run:
             blocks=self.runtime.blocks.freeze(),
             saves=self.saves.freeze(),
             stalls=[None if timer is None else timer.freeze() for timer in self._stalls],
+            keyed=freezing.freeze(self.keyed),
         )
 
     def thaw(self, frozen: FrozenRun, expired: Expired) -> None:
@@ -159,6 +168,7 @@ class Run:
         self.runtime.thaw(frozen.runtime)
         for name, topic in self.topics.items():
             thaw(topic, frozen.topics[name])
+        freezing.thaw(self.keyed, frozen.keyed)
         self.control.thaw(frozen.control)
         self.parked.thaw(frozen.parked, expired)
         self.runtime.repeats.thaw(frozen.repeats)
@@ -180,6 +190,7 @@ class Run:
             silent_s=self._silent(),
             shards=self.control.members.shards(),
             traffic=self.traffic.status(),
+            partitions=[partition.status() for partition in self.keyed.partitions.values()],
         )
 
     def _silent(self) -> dict[str, float]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+import numpy as np
+
 from transfer_queue.controller.blocks import Blocks
 from transfer_queue.controller.moves import Moves
 from transfer_queue.controller.repeats import Repeats
@@ -87,6 +89,12 @@ class Runtime:
         """A number that was never given before: fences of attempts, ids of leases."""
         self.serials += 1
         return self.serials
+
+    def numbers(self, count: int) -> np.ndarray:
+        """So many of them, ascending."""
+        first = self.serials + 1
+        self.serials += count
+        return np.arange(first, first + count)
 
     def choice(self, ask: Ask) -> Choice:
         """What a sampler of somebody's own says, by `ask`, or said when all this was before."""

@@ -7,7 +7,9 @@ import numpy as np
 from transfer_queue.controller.control import Control
 from transfer_queue.controller.errors import bad
 from transfer_queue.controller.freezing import freeze
-from transfer_queue.controller.image import FORMAT, Image, check_empty, check_spec, decoded, thawed
+from transfer_queue.controller.image import FORMAT, Image, check_empty, check_no_keys, check_spec, decoded, thawed
+from transfer_queue.controller.keyed import freezing
+from transfer_queue.controller.keyed.handling import Keyed
 from transfer_queue.controller.runtime import Runtime
 from transfer_queue.controller.topic import TopicState
 from transfer_queue.frozen import to_bytes
@@ -24,8 +26,8 @@ class FrozenSaves(Record, frozen=True):
 
 
 class Saves:
-    def __init__(self, topics: dict[str, TopicState], control: Control, runtime: Runtime) -> None:
-        self._topics, self._control, self._runtime = topics, control, runtime
+    def __init__(self, topics: dict[str, TopicState], keyed: Keyed, control: Control, runtime: Runtime) -> None:
+        self._topics, self._keyed, self._control, self._runtime = topics, keyed, control, runtime
         self._images: dict[int, bytes] = {}
         self._image_of: dict[str, int] = {}  # owner → its image
         self._held: dict[str, np.ndarray] = {}  # owner → places, [n, 4], one for each block
@@ -44,6 +46,7 @@ class Saves:
             duties=self._control.duties.freeze(),
             now=self._runtime.now(),
             serials=self._runtime.serials,
+            keyed=freezing.freeze(self._keyed),
         )
         number = self._runtime.serial()
         self._images[number], self._image_of[owner] = to_bytes(image), number
@@ -85,7 +88,7 @@ class Saves:
         return OkEmpty()
 
     def load(self, owner: str, request: Load) -> OkEmpty:
-        """All topics, or none."""
+        """All topics and partitions, or none."""
         data = b"".join(self._parts.pop(owner, []))
         if len(data) != request.nbytes:
             raise bad(f"nbytes={request.nbytes} of a load, {len(data)} have come: nothing was loaded; begin the load again")
@@ -93,7 +96,9 @@ class Saves:
         for topic in self._topics.values():
             check_empty(topic)
             check_spec(topic.spec, image.specs)
+        check_no_keys(self._keyed)
         self._runtime.skip_serials(image.serials)
+        freezing.thaw(self._keyed, image.keyed)
         for name, topic in list(self._topics.items()):
             self._topics[name] = thawed(topic, self._runtime, image)
             self._control.take_over(self._topics[name])

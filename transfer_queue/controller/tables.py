@@ -80,6 +80,11 @@ class Columns:
                 column.resize((self._capacity, *column.shape[1:]), refcheck=False)  # realloc: no view is alive, see above
         return begin
 
+    def cover(self, slots: int) -> None:
+        """There are at least so many slots: of columns beside a table, whose slots these are. New ones hold zeros."""
+        if slots > self._used:
+            self._fresh(slots - self._used)
+
     def _columns(self) -> dict[str, np.ndarray]:
         """A copy of all that was ever given out. What stands in a slot that is free now is a part of the state: a copy of it is the same bits."""
         return {name: getattr(self, name)[: self._used].copy() for name in self._names}

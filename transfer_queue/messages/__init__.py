@@ -13,6 +13,21 @@ from __future__ import annotations
 
 from transfer_queue.messages.base import PROTOCOL, Cancel, ErrorReply, Kind, OkEmpty, Policy, Record, Reply, Request, RunState, State, Unit
 from transfer_queue.messages.consuming import Commit, OkCommitted, OkTaken, OkWritten, Published, Release, Take, WriteBack
+from transfer_queue.messages.keyed import (
+    Cells,
+    CellType,
+    KeyedClear,
+    KeyedList,
+    KeyedLook,
+    KeyedPut,
+    KeyedTake,
+    Listed,
+    OkCleared,
+    OkKeyed,
+    OkKeyedTaken,
+    OkListed,
+    OkLooked,
+)
 from transfer_queue.messages.members import (
     Directive,
     Drain,
@@ -57,7 +72,7 @@ from transfer_queue.messages.rows import NOWHERE, PutBatch, RowPut, RowRef, Rows
 from transfer_queue.messages.saving import PIECE_BYTES, EndSave, Load, LoadPart, OkImage, OkSave, ReadImage, Save
 from transfer_queue.messages.schema import Column, Consumer, Sampler, TopicSpec, Window
 from transfer_queue.messages.stall import AdmissionWait, Blame, GroupWait, LeaseWait, MemberWait, StageWait, StallReport, TopicWait
-from transfer_queue.messages.status import ConsumerStatus, Event, OkStatus, Status, StatusRecord, TopicStatus, TrafficStatus
+from transfer_queue.messages.status import ConsumerStatus, Event, OkStatus, PartitionStatus, Status, StatusRecord, TopicStatus, TrafficStatus
 
 AnyRequest = (
     Register
@@ -80,6 +95,11 @@ AnyRequest = (
     | Release
     | Commit
     | Published
+    | KeyedPut
+    | KeyedLook
+    | KeyedList
+    | KeyedClear
+    | KeyedTake
     | Report
     | Cancel
     | Drain
@@ -107,6 +127,11 @@ AnyReply = (
     | OkTaken
     | OkWritten
     | OkCommitted
+    | OkKeyed
+    | OkLooked
+    | OkListed
+    | OkCleared
+    | OkKeyedTaken
     | OkSave
     | OkImage
     | OkStatus
@@ -121,6 +146,8 @@ __all__ = [
     "AnyRequest",
     "Blame",
     "Cancel",
+    "CellType",
+    "Cells",
     "ClosePrompts",
     "Column",
     "Commit",
@@ -139,20 +166,31 @@ __all__ = [
     "GroupWait",
     "HandBack",
     "HandedBack",
+    "KeyedClear",
+    "KeyedList",
+    "KeyedLook",
+    "KeyedPut",
+    "KeyedTake",
     "Kind",
     "LeaseWait",
     "Leave",
+    "Listed",
     "Load",
     "LoadPart",
     "MemberDead",
     "MemberWait",
     "ModelVersion",
+    "OkCleared",
     "OkCommitted",
     "OkDemand",
     "OkDirective",
     "OkEmpty",
     "OkHandedBack",
     "OkImage",
+    "OkKeyed",
+    "OkKeyedTaken",
+    "OkListed",
+    "OkLooked",
     "OkProgress",
     "OkPrompts",
     "OkPulled",
@@ -164,6 +202,7 @@ __all__ = [
     "OkStored",
     "OkTaken",
     "OkWritten",
+    "PartitionStatus",
     "Policy",
     "Progress",
     "ProgressItem",

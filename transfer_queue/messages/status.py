@@ -51,6 +51,16 @@ class TopicStatus(Record, frozen=True):
     spec: TopicSpec | None = None  # columns, consumers and window, as declared
 
 
+class PartitionStatus(Record, frozen=True):
+    """A keyed partition."""
+
+    name: str
+    keys: int
+    columns: int
+    nbytes: int  # of its cells
+    tasks: dict[str, int] = {}  # task → rows that it may take now
+
+
 class TrafficStatus(Record, frozen=True):
     """Since the controller's start."""
 
@@ -70,6 +80,7 @@ class StatusRecord(Record, frozen=True):
     silent_s: dict[str, float] = {}  # role → since when the controller has heard nothing of one of its members, the longest
     shards: list[ShardInfo] = []
     traffic: TrafficStatus = TrafficStatus()
+    partitions: list[PartitionStatus] = []
 
 
 class OkStatus(Reply, frozen=True):
@@ -81,7 +92,7 @@ class Event(Record, frozen=True):
     """One line of the append-only log: every change of the ledger, of versions and of membership."""
 
     t_s: float  # controller's monotonic clock, since its start
-    kind: str  # "group" | "replayed" | "commit" | "published" | "member" | "report" | "topic" | "slow" | "stall" | "run"
+    kind: str  # "group" | "replayed" | "keyed" | "commit" | "published" | "member" | "report" | "topic" | "slow" | "stall" | "run"
     topic: str = ""
     gid: int = -1
     src: str = ""  # state left ("" = new)

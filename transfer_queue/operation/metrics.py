@@ -12,7 +12,7 @@ from typing import Generic, TypeVar, get_args
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from transfer_queue.messages import ConsumerStatus, RunState, StatusRecord, TopicSpec, TopicStatus
+from transfer_queue.messages import ConsumerStatus, PartitionStatus, RunState, StatusRecord, TopicSpec, TopicStatus
 from transfer_queue.operation.labels import Vocabulary
 from transfer_queue.operation.report import QueueReport, ShardReport, ShardStored
 
@@ -31,6 +31,7 @@ class Words:
     def __init__(self) -> None:
         self.roles = Vocabulary(("shard",))
         self.reasons = Vocabulary(("stale", "run_end"))
+        self.partitions = Vocabulary()
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,7 @@ def families(report: QueueReport, words: Words) -> Iterator[Metric]:
     yield from _topics(report.status.topics, words)
     stages = [((topic.name, consumer.name), consumer) for topic in report.status.topics for consumer in topic.consumers]
     yield from _measured(STAGES, ("topic", "stage"), stages)
+    yield from _partitions(report.status.partitions, words)
     yield from _shards(report.shards)
 
 
@@ -151,6 +153,17 @@ STAGES: tuple[Measure[ConsumerStatus], ...] = (
 
 def _replay(stage: ConsumerStatus, name: str) -> int | None:
     return None if stage.replay is None else getattr(stage.replay, name)
+
+
+# ------------------------------------------------------------ keyed partitions
+
+
+def _partitions(partitions: list[PartitionStatus], words: Words) -> Iterator[Metric]:
+    label = ("partition",)
+    keys = _by(words.partitions.sums({partition.name: partition.keys for partition in partitions}))
+    yield _labelled(GaugeMetricFamily, "partition_keys", "Keys of a keyed partition.", label, keys)
+    nbytes = _by(words.partitions.sums({partition.name: partition.nbytes for partition in partitions}))
+    yield _labelled(GaugeMetricFamily, "partition_bytes", "Bytes of its cells.", label, nbytes)
 
 
 # ------------------------------------------------------------ shards

@@ -10,6 +10,7 @@ import numpy as np
 
 from transfer_queue.controller.freezing import FrozenTopic
 from transfer_queue.controller.image import Image
+from transfer_queue.controller.keyed.freezing import FrozenPartition
 from transfer_queue.controller.replays import FrozenReplays
 from transfer_queue.controller.tables import FrozenRows, FrozenTable
 from transfer_queue.messages import PromptPut, Slice
@@ -24,6 +25,7 @@ class Named:
     def __init__(self, image: Image) -> None:
         self._image = image
         tables = [table for topic in image.topics.values() for table in _tables(topic)]
+        tables += [cells.places for partition in image.keyed.values() for cells in partition.columns.values()]
         self._lengths = [len(table) for table in tables]
         everything = np.concatenate([np.zeros((0, 4), dtype=np.int64), *tables])
         self._there = everything[:, 0] >= 0
@@ -40,7 +42,8 @@ class Named:
         everything[~self._there] = (-1, 0, 0, 0)
         tables = iter(np.split(everything, np.cumsum(self._lengths)[:-1]))
         topics = {name: _with(topic, tables) for name, topic in self._image.topics.items()}
-        return msgspec.structs.replace(self._image, topics=topics)
+        keyed = {name: _moved(partition, tables) for name, partition in self._image.keyed.items()}
+        return msgspec.structs.replace(self._image, topics=topics, keyed=keyed)
 
 
 def _tables(topic: FrozenTopic) -> Iterator[np.ndarray]:
@@ -62,6 +65,12 @@ def _with(topic: FrozenTopic, tables: Iterator[np.ndarray]) -> FrozenTopic:
     waiting = [(_prompt(prompt, pieces), life) for prompt, life in topic.prompts.waiting]
     store = msgspec.structs.replace(topic.store, rows=rows, groups=groups)
     return msgspec.structs.replace(topic, store=store, replays=replays, prompts=msgspec.structs.replace(topic.prompts, waiting=waiting))
+
+
+def _moved(partition: FrozenPartition, tables: Iterator[np.ndarray]) -> FrozenPartition:
+    """The same partition with these tables."""
+    columns = {name: msgspec.structs.replace(cells, places=next(tables)) for name, cells in partition.columns.items()}
+    return msgspec.structs.replace(partition, columns=columns)
 
 
 def _prompt(prompt: PromptPut, pieces: Iterator[list[int]]) -> PromptPut:

@@ -29,6 +29,7 @@ class Saved(m.Record, frozen=True):
     groups: int
     prompts: int
     nbytes: int  # of columns
+    keys: int  # of keyed partitions
 
 
 def save(url: str, folder: Path, security: Security | None = None, timeout_s: float = 30.0) -> Saved:
@@ -40,9 +41,10 @@ def save(url: str, folder: Path, security: Security | None = None, timeout_s: fl
         for chunk in _read(client, named.places):
             writing.add(chunk)
         writing.finish(state)
-    topics = decoded(state).topics.values()
+    image = decoded(state)
+    topics, partitions = image.topics.values(), image.keyed.values()
     groups = sum(topic.store.groups.used - len(topic.store.groups.vacant) for topic in topics)
-    return Saved(groups, sum(len(topic.prompts.waiting) for topic in topics), named.nbytes)
+    return Saved(groups, sum(len(topic.prompts.waiting) for topic in topics), named.nbytes, sum(len(partition.keys) for partition in partitions))
 
 
 def _state(client: QueueClient, image: m.OkSave) -> Iterator[bytes]:

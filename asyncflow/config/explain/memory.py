@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from asyncflow.config.explain.roles import followers
+from asyncflow.config.explain.roles import followers, pulling
 from asyncflow.config.models import ModelSettings
 from asyncflow.config.root import POLICY, RunConfig
 from asyncflow.flow.bytes import column_bytes, element_bytes, prompt_bytes
@@ -45,9 +45,11 @@ class Weights(msgspec.Struct, frozen=True):
     """Where published versions lie."""
 
     slots: int  # of each cache: one served, the others read or written
-    caches: list[str]  # publisher and every worker that follows the model
+    caches: list[str]  # the publisher, and followers that a broadcast reaches: each has slots of its own
+    mapping: list[str]  # followers that pull: on the publisher's host they map its slots, elsewhere they have slots of their own, too
     bytes: int | None  # over all caches; None: not known before the model's files are there
     transport: str
+    backend: str
 
 
 class Memory(msgspec.Struct, frozen=True):
@@ -59,9 +61,14 @@ class Memory(msgspec.Struct, frozen=True):
 def memory(config: RunConfig, topic: TopicSpec) -> Memory:
     models = [_model(config, name, model) for name, model in config.models.items()]
     policy = next(model for model in models if model.name == POLICY)
-    slots, caches = config.weights.cache_slots + 1, ["publisher-0", *followers(config)]
-    total = None if policy.bytes is None else policy.bytes * slots * len(caches)
-    return Memory(_samples(config, topic), models, Weights(slots, caches, total, config.weights.transport))
+    return Memory(_samples(config, topic), models, _weights(config, policy.bytes))
+
+
+def _weights(config: RunConfig, model_bytes: int | None) -> Weights:
+    slots, mapping = config.weights.cache_slots + 1, pulling(config)
+    caches = ["publisher-0", *(name for name in followers(config) if name not in mapping)]
+    total = None if model_bytes is None else model_bytes * slots * len(caches)
+    return Weights(slots, caches, mapping, total, config.weights.transport, config.weights.backend)
 
 
 def _samples(config: RunConfig, topic: TopicSpec) -> Samples:

@@ -105,5 +105,15 @@ def followers(config: RunConfig) -> list[str]:
     return [place.name for place in config.places() if place.role in roles]
 
 
+def pulling(config: RunConfig) -> list[str]:
+    """Those of them that no broadcast reaches: all, or those without a device where its backend moves the memory of devices only."""
+    if config.weights.transport == "pull":
+        return followers(config)
+    if config.weights.backend not in ("nccl", "hccl"):
+        return []
+    on_cpu = {place.name for place in config.places() if not place.devices}
+    return [name for name in followers(config) if name in on_cpu]
+
+
 def _follows(config: RunConfig, stage: Stage) -> bool:
     return stage.model is not None and not config.models[stage.model].frozen

@@ -151,8 +151,15 @@ def _memory(memory: Memory, console: Console) -> None:
         what = "size not known before its files are there" if model.bytes is None else f"{model.parameters} parameters, {size(model.bytes)}"
         rows.append((f"model {model.name}", f"{model.source}, {model.dtype}: {what}"))
     total = "" if weights.bytes is None else f" = {size(weights.bytes)}"
-    slots = f"{len(weights.caches)} caches × {weights.slots} slots × the model{total}: {', '.join(weights.caches)}"
-    pairs(console, "Memory", [*rows, ("versions of weights", f"{slots}; by {weights.transport}")])
+    caches = f"{len(weights.caches)} cache{'s' * (len(weights.caches) > 1)}"
+    slots = f"{caches} × {weights.slots} slots × the model{total}: {', '.join(weights.caches)}"
+    backend = "" if weights.transport == "pull" else f", backend {weights.backend}"
+    rows.append(("versions of weights", f"{slots}; by {weights.transport}{backend}"))
+    if weights.mapping:
+        why = "" if weights.transport == "pull" else f" (on the CPU, which no {weights.backend} broadcast reaches)"
+        where = "the publisher's slots, mapped, on its host; elsewhere slots of their own"
+        rows.append(("by pull", f"{', '.join(weights.mapping)}{why}: {where}"))
+    pairs(console, "Memory", rows)
 
 
 def size(count: int) -> str:

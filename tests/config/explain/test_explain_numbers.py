@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import msgspec
@@ -10,6 +11,7 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 from safetensors.numpy import save_file
 
 from asyncflow.config import RunConfig
@@ -19,6 +21,7 @@ from asyncflow.config.explain.explanation import explain
 from asyncflow.config.explain.memory import parameters
 from asyncflow.config.explain.schedule import due
 from asyncflow.config.explain.storage import joined
+from asyncflow.config.explain.text import draw
 from asyncflow.config.load import load
 from asyncflow.config.typed import typed
 from asyncflow.flow.bytes import group_bytes
@@ -198,8 +201,35 @@ def test_parameters_are_counted_from_the_headers_of_the_files(tmp_path: Path) ->
     assert [model.bytes for model in found.models] == [80, 80]  # computed in float32
     assert found.weights.caches == ["publisher-0", "rollout-0", "actor_forward-0"]
     assert found.weights.bytes == 3 * 2 * 80
+    assert found.weights.mapping == []
     (folder / "two.safetensors").write_bytes(b"nonsense")
     assert parameters(folder) is None
+
+
+BY_DEVICE = ("cluster.kind=cuda", "cluster.devices=3", "resources.publisher.devices=1", "weights.backend=nccl", "resources.rollout.workers=2")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "caches", "mapping"),
+    [
+        (["weights.transport=pull"], ["publisher-0"], ["rollout-0", "actor_forward-0"]),
+        ([*BY_DEVICE, "resources.rollout.devices=2"], ["publisher-0", "rollout-0", "rollout-1"], ["actor_forward-0"]),
+        ([*BY_DEVICE, "weights.backend=auto"], ["publisher-0", "rollout-0", "rollout-1", "actor_forward-0"], []),
+        ([*BY_DEVICE, "weights.transport=pull"], ["publisher-0"], ["rollout-0", "rollout-1", "actor_forward-0"]),
+    ],
+)
+def test_who_pulls_maps_the_publishers_slots_and_has_none_of_its_own(
+    overrides: list[str], caches: list[str], mapping: list[str], tmp_path: Path
+) -> None:
+    save_file({"a": np.zeros(20, dtype=np.float32)}, tmp_path / "one.safetensors")
+    found, shown = explain(configured(f"models.policy.path={tmp_path}", *overrides)), io.StringIO()
+    assert (found.memory.weights.caches, found.memory.weights.mapping) == (caches, mapping)
+    assert found.memory.weights.bytes == len(caches) * 2 * 80
+    draw(found, Console(file=shown, width=400))
+    text = shown.getvalue()
+    assert f"{len(caches)} cache{'s' * (len(caches) > 1)} × 2 slots × the model" in text
+    assert ("the publisher's slots, mapped" in text) == bool(mapping)
+    assert ("on the CPU, which no nccl broadcast reaches" in text) == ("actor_forward-0" in mapping and "rollout-0" in caches)
 
 
 def test_what_is_not_known_is_null_and_never_0() -> None:

@@ -49,9 +49,13 @@ class Who:
 class Desk:
     def __init__(self, topic: m.TopicSpec, **config: Any) -> None:
         self.spec = topic
+        self.start(CoreConfig(topics=[topic], **config))
+
+    def start(self, config: CoreConfig) -> None:
+        self.config = config
         self.clock = Clock()
         self.log = Log()
-        self.core = Core(CoreConfig(topics=[topic], **config), self.log, self.clock)
+        self.core = Core(config, self.log, self.clock)
         self.replies: dict[int, m.Reply] = {}  # id -> reply, of everything that was asked
         self._ids = 0
         self._blocks = 0

@@ -2,7 +2,8 @@
 
 What happens in `policy` (batch 2, staleness 1: a window of 4 groups; 2 rows a group; 4 groups to be trained):
 groups 0 and 1 are finished; 2 is dropped as "too_long", and what its producer puts afterwards is late; 3 is handed out to a producer that dies.
-Of the four rows two are scored and two lie with reward-0; reward-1 asks in vain; the trainer has group 0 in its batch.
+Of the four rows two are scored and two lie with reward-0; reward-1 asks in vain; the trainer has group 0 in its batch. It has put two notes, tags
+without columns, into the keyed partition `notes`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from transfer_queue.client import Pending, QueueClient
 from transfer_queue.columns import Jagged
 from transfer_queue.errors import QueueError
+from transfer_queue.keyed import KeyedClient
 from transfer_queue.local import LocalQueue
 from transfer_queue.messages import GroupLease, ModelVersion, OkTaken, Replay
 
@@ -63,6 +65,8 @@ def scripted() -> Iterator[Scripted]:
         members = {name: stack.enter_context(queue.client(name, role)) for name, role in ROLES.items()}
         train_critic(members)
         begin_policy(members)
+        with KeyedClient(queue.url, None, members["trainer-0"].registration, SOON_S) as notes:
+            notes.put("notes", ["first", "second"], tags=[{"step": 0}, None])
         parked = members["reward-1"].take(POLICY, "reward", limit=1)
         members["reward-1"].status().result(SOON_S)  # answered after the take before it was parked
         yield Scripted(queue, members, parked)

@@ -79,6 +79,8 @@ def test_every_count_is_the_one_that_the_script_gives(run: Scripted, url: str) -
         metric("stage_leased_rows", topic=POLICY, stage="trainer"): 2,
         metric("stage_leases", topic=POLICY, stage="trainer"): 1,
         metric("stage_waiting_members", topic=POLICY, stage="trainer"): 0,
+        metric("partition_keys", partition="notes"): 2,
+        metric("partition_bytes", partition="notes"): 0,
         **{metric("shard_up", shard=shard): 1 for shard in "01"},
         **{metric("shard_capacity_bytes", shard=shard): 1 << 30 for shard in "01"},
     }
@@ -130,7 +132,7 @@ def test_ages_grow_with_the_clock(url: str) -> None:
 def test_names_and_types_follow_the_conventions(url: str) -> None:
     for name, labels in scrape(url):
         assert re.fullmatch(NAMES, name)
-        assert {label for label, _ in labels} <= {"topic", "stage", "state", "reason", "role", "kind", "code", "shard"}
+        assert {label for label, _ in labels} <= {"topic", "stage", "state", "reason", "role", "kind", "code", "shard", "partition"}
         assert not re.search(r"_(ms|milliseconds|minutes|kb|mb|percent)(_|$)", name), "base units"
 
 

@@ -53,6 +53,7 @@ def test_the_text_tells_topics_columns_groups_stages_bytes_and_ages(run: Scripte
         r"    prompt_ids +int32 per_token shared +of source +read by reward, trainer",
         r"    item +blob shared +of source +read by reward",
         r"    reward +float64 scalar +of reward +read by trainer",
+        r"partition notes: 2 keys, 0 columns, 0 B",
         r"    trainer: 0 rows done, 2 leased \(1 leases, the oldest \d+\.\d s\), 0 ready",
     ):
         assert re.search(f"^{line}$", text, re.MULTILINE), line

@@ -50,6 +50,8 @@ def set_environment(settings: VllmSettings, folder: str) -> None:
         "HF_HUB_OFFLINE": "1",
         "VLLM_LOGGING_LEVEL": "WARNING",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # on the CPU: else it takes the cores of everybody else
+        "MALLOC_MMAP_THRESHOLD_": "4294967296",  # bytes; glibc's malloc: a reload's copies of layers come out of its heap,
+        "MALLOC_TRIM_THRESHOLD_": "8589934592",  # which keeps the pages, so that they are warm
     }
     if settings.eager:
         defaults["TORCH_COMPILE_DISABLE"] = "1"  # vLLM compiles its count of ranks even so, for 20 s

@@ -6,6 +6,7 @@ stays where it is until its successor is loaded, for an engine that has to be st
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from asyncflow.contracts.weights import WeightsId
 from checkpoint_engine.copy_out import copy_out
 from checkpoint_engine.manifest import Manifest, TensorMeta, view_tensor
 from checkpoint_engine.slot import Lease
-from shared_arena import Arena, Descriptor, Mappings, claimed
+from shared_arena import Arena, Descriptor, claimed
 
 if TYPE_CHECKING:
     import torch
@@ -31,11 +32,19 @@ class Address(msgspec.Struct, frozen=True):
         return {"staged": msgspec.json.encode(self).decode()}
 
 
-def read_staged(address: Address, mappings: Mappings) -> Iterator[tuple[str, torch.Tensor]]:
-    """(name, view) of every tensor, in another process. Views are valid until the version's successor is loaded: copy before."""
-    buffer = mappings.attach(address.arena).tensor()
-    for meta in address.manifest.tensors:
+def read_staged(manifest: Manifest, source: Arena) -> Iterator[tuple[str, torch.Tensor]]:
+    """(name, view) of every tensor, in another process, where `source` is the version's memory, mapped privately. Copy what is to stay: later
+    versions come into the same memory."""
+    buffer = source.tensor()
+    for meta in manifest.tensors:
         yield meta.name, view_tensor(buffer, meta)
+
+
+def overlapping(model: torch.nn.Module, source: Arena) -> list[str]:
+    """Parameters and buffers that lie in `source`, so would change with what comes there."""
+    begin = source.array.ctypes.data
+    named = itertools.chain(model.named_parameters(), model.named_buffers())
+    return [name for name, tensor in named if tensor.device.type == "cpu" and begin <= tensor.data_ptr() < begin + source.nbytes]
 
 
 class Staged:

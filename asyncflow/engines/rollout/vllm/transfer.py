@@ -28,9 +28,9 @@ from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, i
 from vllm.platforms import current_platform
 
 from asyncflow.engines.rollout.vllm.arguments import OWNER
-from asyncflow.engines.rollout.vllm.staging import Address, read_staged
+from asyncflow.engines.rollout.vllm.staging import Address, overlapping, read_staged
 from asyncflow.engines.rollout.vllm.traces import folder_here, ident_here, remove_traces
-from shared_arena import Mappings
+from shared_arena import Arena
 from transfer_queue.operation.parent import ORPHANED
 
 BACKEND = "asyncflow-shared-memory"  # vLLM's name for what is registered here
@@ -47,14 +47,18 @@ class StagedUpdate(WeightTransferUpdateInfo):
 
 
 class SharedMemoryTransfer(WeightTransferEngine[NoInit, StagedUpdate]):
-    """One update is one complete set; the process that staged it has checked it against the model."""
+    """One update is one complete set; the process that staged it has checked it against the model.
+
+    The memory it comes from is the host cache's, maybe the publisher's, and other versions come into it later. So it is mapped for one load and only
+    for that, privately: what a loader does in place to what it reads, nobody else sees, and no later load either.
+    """
 
     init_info_cls = NoInit
     update_info_cls = StagedUpdate
 
     def __init__(self, config: Any, vllm_config: Any, device: torch.device, model: torch.nn.Module) -> None:
         super().__init__(config, vllm_config, device, model)
-        self._mappings = Mappings(most=2, private=True)  # others read the same memory, and it may be the publisher's
+        self._source: Arena | None = None  # mapped while a set is loaded: vLLM loads some layers only when the update is finished
         self._follows = _followers(model)
         _end_with_owner()
 
@@ -67,7 +71,8 @@ class SharedMemoryTransfer(WeightTransferEngine[NoInit, StagedUpdate]):
     def receive_weights(self, update_info: StagedUpdate) -> None:
         """Raises RuntimeError when the set left a parameter as it was: the model is then of two versions, and the engine must be started anew."""
         address = msgspec.json.decode(update_info.staged, type=Address)
-        loaded = self.model.load_weights(read_staged(address, self._mappings))
+        self._source = Arena.attach(address.arena, private=True)
+        loaded = self.model.load_weights(read_staged(address.manifest, self._source))
         missing = sorted(name for name, _ in self.model.named_parameters() if name not in loaded and name not in self._follows)
         if missing:
             label = f"{address.manifest.weights}: vLLM's {missing[0]!r} and {len(missing) - 1} more"
@@ -75,12 +80,18 @@ class SharedMemoryTransfer(WeightTransferEngine[NoInit, StagedUpdate]):
 
     @torch.no_grad()
     def finish_weight_update(self) -> None:
+        """Raises RuntimeError when the model computes with the memory that the set came from: it would change with a later version."""
         finalize_layerwise_reload(self.model, self.model_config)
         if current_platform.is_cpu():
             _pack_followers(self.model)
+        if self._source is not None and (lent := overlapping(self.model, self._source)):
+            raise RuntimeError(f"vLLM's {lent[0]!r} and {len(lent) - 1} more lie in the memory they were loaded from, where the next version comes")
+        self.shutdown()
 
     def shutdown(self) -> None:
-        self._mappings.close()
+        if self._source is not None:
+            self._source.close()
+        self._source = None
 
 
 def _followers(model: torch.nn.Module) -> set[str]:

@@ -1,0 +1,24 @@
+"""What `import verl` loads of ours, in every process (the entry point `verl.plugins`): it looks whose folders these are and makes the platform known.
+
+verl logs what a plugin raises at DEBUG and goes on without it, so it is logged here first, at ERROR.
+"""
+
+from __future__ import annotations
+
+import logging
+
+
+def load() -> None:
+    """Raises what went wrong."""
+    try:
+        from recipes.verl.folders import check_folders
+        from recipes.verl.platform import register
+
+        check_folders()
+        register()
+    except Exception as error:
+        logging.getLogger(__name__).error("AsyncFlow's plugin for verl is not loaded: %s", error)
+        raise
+
+
+load()

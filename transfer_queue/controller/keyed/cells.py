@@ -1,0 +1,118 @@
+"""One column of a partition: where the cell of each slot lies, and what it is."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from transfer_queue.codec.declared import check_declared, value_bytes
+from transfer_queue.controller.errors import bad
+from transfer_queue.controller.tables import Columns
+from transfer_queue.messages import NOWHERE, CellType, Column, packed, places, unpacked, wrong_lengths
+from transfer_queue.messages import Cells as Message
+
+NOTHING, LOST = 0, -1  # there is no cell; there was one, and its bytes went with their shard
+MOST_TYPES = 4096  # of a column
+MOST_AXES = 32  # of one value
+
+
+class Cells(Columns):
+    """`type`: NOTHING, LOST, or 1 + the place in `types`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.type = self._column("type", np.int32)  # [slots]
+        self.places = self._column("places", np.int64, 4)  # [slots, 4], NOWHERE where the bytes are lost
+        self.types: list[CellType] = []
+        self._numbers: dict[CellType, int] = {}  # by type, what stands in `type`
+        self.count = 0  # slots that have a cell, or lost it
+        self.nbytes_named = 0
+
+    def room_for(self, types: tuple[CellType, ...]) -> bool:
+        return len(self.types) + len(types) <= MOST_TYPES or len({*self.types, *types}) <= MOST_TYPES
+
+    def write(self, slots: np.ndarray, table: np.ndarray, cells: Message, rows: np.ndarray) -> np.ndarray:
+        """Cells `rows` of the message, places `table` [n, 4], into `slots` [n]. Returns the places of those that they replace."""
+        old = self.take(slots)
+        numbers = np.array([self._number(kind) for kind in cells.types], dtype=np.int32)
+        self.type[slots] = numbers[0] if not cells.which else numbers[unpacked(cells.which)[rows]]
+        self.places[slots] = table
+        self.count += len(slots)
+        self.nbytes_named += int((table[:, 3] - table[:, 2]).sum())
+        return old
+
+    def _number(self, kind: CellType) -> int:
+        number = self._numbers.get(kind)
+        if number is None:
+            self.types.append(kind)
+            number = self._numbers[kind] = len(self.types)
+        return number
+
+    def take(self, slots: np.ndarray) -> np.ndarray:
+        """No cell is there any more; returns the places of those that were, [n, 4]."""
+        types = self.type[slots]
+        found = self.places[slots[types > NOTHING]]
+        self.count -= int(np.count_nonzero(types))
+        self.nbytes_named -= int((found[:, 3] - found[:, 2]).sum())
+        self.type[slots] = NOTHING
+        return found
+
+    def restore(self, slots: np.ndarray, types: list[CellType], numbers: np.ndarray, places: np.ndarray) -> None:
+        """All cells of a new one: `numbers` as they stand in `type`, [R] each."""
+        self.types, self._numbers = types, {kind: at + 1 for at, kind in enumerate(types)}
+        self.type[slots], self.places[slots] = numbers, places
+        self.count = int(np.count_nonzero(numbers))
+        self.nbytes_named = int((places[:, 3] - places[:, 2]).sum())
+
+    def lose(self, slots: np.ndarray) -> np.ndarray:
+        """Their bytes are gone; returns the places that named them, [n, 4]."""
+        found = self.places[slots]
+        self.nbytes_named -= int((found[:, 3] - found[:, 2]).sum())
+        self.type[slots], self.places[slots] = LOST, NOWHERE
+        return found
+
+    def message(self, slots: np.ndarray) -> Message:
+        """Of slots that all have a cell."""
+        numbers, which = self.type[slots], b""
+        if len(numbers) > 1 and (numbers != numbers[0]).any():
+            numbers, turns = np.unique(numbers, return_inverse=True)
+            which = packed(turns.reshape(-1))
+        else:
+            numbers = numbers[:1]
+        return Message(tuple(self.types[number - 1] for number in numbers.tolist()), packed(self.places[slots]), which)
+
+
+@lru_cache(maxsize=MOST_TYPES)
+def _size(kind: CellType) -> tuple[int, bool]:
+    """(bytes of one value, whether a cell has exactly one). Raises ValueError for a type that nobody could read."""
+    if len(kind.shape) > MOST_AXES:
+        raise ValueError(f"a value has {len(kind.shape)} axes, {MOST_AXES} are the most")
+    declared = Column(name="cell", dtype=kind.dtype, kind=kind.kind, producer="", shape=kind.shape)
+    check_declared(declared)
+    return value_bytes(declared), kind.kind == "scalar"
+
+
+def check_cells(name: str, cells: Message, rows: int) -> np.ndarray:
+    """[R, 4] places. Raises RequestError for a column that somebody could not read."""
+    if wrong := wrong_lengths(rows, {"which": cells.which} if cells.which else {}, {name: cells.places}):
+        raise bad(f"{wrong}; nothing was written")
+    which = unpacked(cells.which) if cells.which else np.zeros(rows, dtype=np.int64)
+    if not cells.types or (which < 0).any() or (which >= len(cells.types)).any():
+        raise bad(f"column {name!r}: `which` names types that are not among its {len(cells.types)}: nothing was written; name each cell's type")
+    try:
+        sizes = np.array([_size(kind) for kind in cells.types], dtype=np.int64)[which]
+    except ValueError as error:
+        raise bad(f"column {name!r} has cells that nobody could read: {error}; nothing was written") from None
+    table = places(cells.places)
+    counts, scalars = table[:, 3] - table[:, 2], sizes[:, 1] > 0
+    odd = np.where(scalars, counts != sizes[:, 0], counts % np.maximum(sizes[:, 0], 1) != 0)
+    wrong_places = (table < 0).any(axis=1) | (counts < 0) | odd
+    if wrong_places.any():
+        at = int(np.argmax(wrong_places))
+        kind = cells.types[which[at]]
+        raise bad(
+            f"column {name!r}: the cell at {table[at].tolist()} is no place in a shard, or has no bytes for {kind.kind} of {kind.dtype} and shape "
+            f"{list(kind.shape)}: nothing was written; send what `write` returned"
+        )
+    return table

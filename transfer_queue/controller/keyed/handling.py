@@ -1,0 +1,243 @@
+"""What members ask of keyed partitions. A request that breaks a rule changes nothing; one that does not is carried out whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from transfer_queue.controller.errors import RequestError, bad
+from transfer_queue.controller.keyed.cells import MOST_TYPES, check_cells
+from transfer_queue.controller.keyed.partition import Partition
+from transfer_queue.controller.keyed.tags import merged
+from transfer_queue.controller.runtime import Runtime
+from transfer_queue.controller.tables import NONE
+from transfer_queue.messages import (
+    Cells,
+    KeyedClear,
+    KeyedList,
+    KeyedLook,
+    KeyedPut,
+    KeyedTake,
+    Listed,
+    OkCleared,
+    OkKeyed,
+    OkKeyedTaken,
+    OkListed,
+    OkLooked,
+    packed,
+    unpacked,
+)
+
+MOST_PARTITIONS = 1024
+MOST_COLUMNS = 1024  # of a partition
+MOST_KEYS = 1 << 22  # of a partition
+MOST_TASKS = 64  # of a partition
+MOST_ROWS = 1 << 20  # of a request
+MOST_NAME = 1024  # characters of a key, or of the name of a partition, a column, a task
+WAIT = "keyed"  # kind of what is parked
+
+
+class Keyed:
+    """All partitions; one without keys is none."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self.partitions: dict[str, Partition] = {}
+
+    # ------------------------------------------------------------ put, clear
+
+    def put(self, request: KeyedPut) -> OkKeyed:
+        rows = check_rows(request.keys, request.numbers, "nothing was written")
+        _check_name("partition", request.partition)
+        _check_once(request.keys or unpacked(request.numbers).tolist())
+        if request.tags and len(request.tags) != rows:
+            raise bad(f"{len(request.tags)} tags for {rows} rows: they would land on other rows; nothing was written. Give a tag a row, or none")
+        columns = {name: (cells, check_cells(name, cells, rows)) for name, cells in request.columns.items()}
+        self.runtime.blocks.check(table for _, table in columns.values())
+        partition = self.partitions.get(request.partition)
+        found = _find(partition, request.keys, request.numbers)
+        tags = self._merge(partition, found, request.tags)
+        self._check_room(partition, request, int(np.count_nonzero(found == NONE)) if request.keys else 0)
+        if request.keys:
+            partition = partition or self._new(request.partition)
+            found = self._make(partition, request.keys, found)
+        there = np.flatnonzero(found != NONE)
+        if partition is None or not len(there):
+            self._refuse(columns.values(), np.arange(rows))
+            return OkKeyed(numbers=packed(found), tags=[b""] * rows, names=[])
+        return self._written(partition, found, there, tags, columns)
+
+    def _written(
+        self, partition: Partition, found: np.ndarray, there: np.ndarray, tags: list[bytes], columns: dict[str, tuple[Cells, np.ndarray]]
+    ) -> OkKeyed:
+        slots = found[there]
+        partition.write(slots, columns, there)
+        for at, slot in zip(there.tolist(), slots.tolist(), strict=True):
+            if tags:
+                partition.tags[slot] = tags[at]
+        self._refuse(columns.values(), np.flatnonzero(found == NONE))
+        partition.note(slots)
+        self._wake(partition)
+        numbers = np.full(len(found), -1, dtype=np.int64)
+        numbers[there] = partition.table.number[slots]
+        kept = [b"" if slot == NONE else partition.tags[slot] for slot in found.tolist()]
+        return OkKeyed(numbers=packed(numbers), tags=kept, names=partition.common(slots))
+
+    def _merge(self, partition: Partition | None, found: np.ndarray, tags: list[bytes]) -> list[bytes]:
+        """What the tags will be, one a row; [] where they stay."""
+        old = [b"" if slot == NONE or partition is None else partition.tags[slot] for slot in found.tolist()] if tags else []
+        return [merged(before, new) for before, new in zip(old, tags, strict=True)]
+
+    def _check_room(self, partition: Partition | None, request: KeyedPut, new: int) -> None:
+        """Raises RequestError where this would be too much."""
+        for what, name in [*(("column", name) for name in request.columns), *(("key", key) for key in request.keys)]:
+            _check_name(what, name)
+        columns = {} if partition is None else partition.columns
+        keys = 0 if partition is None else len(partition)
+        if len({*columns, *request.columns}) > MOST_COLUMNS or keys + new > MOST_KEYS:
+            raise bad(
+                f"partition {request.partition!r} has {keys} keys and {len(columns)} columns, {MOST_KEYS} and {MOST_COLUMNS} are the most: nothing "
+                "was written; clear what is not read any more"
+            )
+        for name, cells in request.columns.items():
+            if len(cells.types) > MOST_TYPES or (name in columns and not columns[name].room_for(cells.types)):
+                raise bad(f"column {name!r} has had {MOST_TYPES} types of cells, the most: nothing was written; pad its values to fewer shapes")
+        if partition is None and request.keys and len(self.partitions) >= MOST_PARTITIONS:
+            raise bad(f"partition={request.partition!r} would be the {MOST_PARTITIONS + 1}th: nothing was written; clear one of the others")
+
+    def _new(self, name: str) -> Partition:
+        self.partitions[name] = partition = Partition(name, self.runtime.blocks)
+        return partition
+
+    def _make(self, partition: Partition, keys: Sequence[str], found: np.ndarray) -> np.ndarray:
+        """Slots of all."""
+        new = np.flatnonzero(found == NONE)
+        if len(new):
+            found[new] = partition.make([keys[at] for at in new.tolist()], self.runtime.numbers(len(new)))
+        return found
+
+    def _refuse(self, columns: Iterable[tuple[Cells, np.ndarray]], rows: np.ndarray) -> None:
+        """What was stored for rows that are gone."""
+        tables = [table[rows] for _, table in columns]
+        if tables and len(rows):
+            self.runtime.blocks.refuse(np.concatenate(tables))
+
+    def clear(self, request: KeyedClear) -> OkCleared:
+        check_rows(request.keys, request.numbers, "nothing was cleared")
+        partition = self.partitions.get(request.partition)
+        found = _find(partition, request.keys, request.numbers)
+        slots = np.array([*dict.fromkeys(found[found != NONE].tolist())], dtype=np.int64)
+        if partition is not None and len(slots):
+            partition.clear(slots)
+            if not len(partition):
+                del self.partitions[request.partition]
+        return OkCleared(cleared=len(slots))
+
+    # ------------------------------------------------------------ look, list
+
+    def look(self, request: KeyedLook) -> OkLooked:
+        check_rows(request.keys, request.numbers, "nothing was looked for")
+        partition = self.partitions.get(request.partition)
+        found = _find(partition, request.keys, request.numbers)
+        there = np.flatnonzero(found != NONE)
+        if partition is None or not len(there):
+            return OkLooked(found=b"", numbers=b"", keys=[], tags=[], names=[], columns={})
+        slots = found[there]
+        names = partition.common(slots)
+        wanted = names if request.names is None else [name for name in dict.fromkeys(request.names) if name in names]
+        for name in wanted:
+            _check_there(partition, name, slots)
+        return OkLooked(
+            found=packed(there),
+            numbers=packed(partition.table.number[slots]),
+            keys=[partition.keys[slot] for slot in slots.tolist()] if request.numbers else [],
+            tags=[partition.tags[slot] for slot in slots.tolist()] if request.tags else [],
+            names=names,
+            columns={name: partition.columns[name].message(slots) for name in wanted},
+        )
+
+    def list_all(self, request: KeyedList) -> OkListed:
+        names = self.partitions if request.partitions is None else [name for name in request.partitions if name in self.partitions]
+        return OkListed(partitions={name: _listed(self.partitions[name]) for name in names})
+
+    # ------------------------------------------------------------ take
+
+    def take(self, request: KeyedTake, last: bool) -> OkKeyedTaken | None:
+        if not 1 <= request.at_least <= request.limit <= MOST_ROWS:
+            raise bad(f"at_least={request.at_least}, limit={request.limit}: 1 <= at_least <= limit <= {MOST_ROWS}; nothing was taken")
+        for what, name in [("partition", request.partition), ("task", request.task), *(("column", name) for name in request.names)]:
+            _check_name(what, name)
+        nothing = OkKeyedTaken(partition=request.partition, task=request.task) if last else None
+        partition = self.partitions.get(request.partition)
+        if partition is None:
+            return nothing
+        if request.task not in partition.tasks and len(partition.tasks) >= MOST_TASKS:
+            raise bad(f"task={request.task!r} would be the {MOST_TASKS + 1}th of {request.partition!r}: nothing was taken; use one of those before")
+        task = partition.task(request.task, request.names)
+        if len(task) < request.at_least:
+            return nothing
+        slots = task.take(request.limit)
+        keys = [partition.keys[slot] for slot in slots.tolist()]
+        return OkKeyedTaken(partition=partition.name, task=request.task, keys=keys, numbers=packed(partition.table.number[slots]))
+
+    def take_back(self, reply: OkKeyedTaken) -> None:
+        """It never came to who asked."""
+        partition = self.partitions.get(reply.partition)
+        task = None if partition is None else partition.tasks.get(reply.task)
+        if partition is None or task is None:
+            return
+        slots = partition.of_numbers(unpacked(reply.numbers))
+        slots = slots[slots != NONE]
+        task.give_back(slots)
+        partition.note(slots)
+        self._wake(partition)
+
+    def _wake(self, partition: Partition) -> None:
+        self.runtime.wake(WAIT, partition.name)
+
+
+def check_rows(keys: Sequence[str], numbers: bytes, otherwise: str) -> int:
+    """How many are named. Raises RequestError where nothing is, or by both."""
+    rows = len(keys) or len(numbers) // 8
+    if bool(keys) == bool(numbers) or len(numbers) % 8:
+        raise bad(f"{len(keys)} keys and {len(numbers)} bytes of numbers: name one key or more, or numbers of 8 bytes each; {otherwise}")
+    if rows > MOST_ROWS:
+        raise bad(f"{rows} rows in one request, {MOST_ROWS} are the most: {otherwise}; name fewer at once")
+    return rows
+
+
+def _check_once(rows: Sequence[str] | Sequence[int]) -> None:
+    seen: set[str | int] = set()
+    for row in rows:
+        if row in seen:
+            raise bad(f"key or number {row!r} is named twice: which of its rows counts would be chance; nothing was written. Name each once")
+        seen.add(row)
+
+
+def _find(partition: Partition | None, keys: Sequence[str], numbers: bytes) -> np.ndarray:
+    """[R] slots, NONE for what is not there."""
+    if partition is None:
+        return np.full(len(keys) or len(numbers) // 8, NONE, dtype=np.int64)
+    return partition.of_keys(keys) if keys else partition.of_numbers(unpacked(numbers))
+
+
+def _check_name(what: str, name: str) -> None:
+    if not 1 <= len(name) <= MOST_NAME:
+        raise bad(f"{what}={name[:64]!r}… has {len(name)} characters: a name has 1 to {MOST_NAME}; nothing was done. Choose another")
+
+
+def _check_there(partition: Partition, name: str, slots: np.ndarray) -> None:
+    """Raises RequestError for cells whose bytes went with their shard: missing is never left out silently."""
+    if lost := partition.lost_in(name, slots):
+        more = f" and {len(lost) - 8} more" if len(lost) > 8 else ""
+        raise RequestError(
+            "shard_lost",
+            f"column {name!r} of keys {lost[:8]}{more} in partition {partition.name!r} went with its shard: it can be read by nobody; put it again, "
+            "or clear these keys",
+        )
+
+
+def _listed(partition: Partition) -> Listed:
+    slots = partition.all()
+    return Listed([*partition.slots], [partition.tags[slot] for slot in slots.tolist()], packed(partition.table.number[slots]))
