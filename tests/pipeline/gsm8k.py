@@ -45,7 +45,7 @@ def assert_learned(run: Run) -> None:
     """It completed; every row of the files and every zero is accounted for; and right answers came to be frequent."""
     assert_completed(run)
     (counts,) = (event.data for event in run.events if event.kind == "report" and event.reason == "data")
-    assert counts == {"rows": QUESTIONS + LONG + 2, "kept": QUESTIONS, "too_long": LONG, "held_out": 2}
+    assert counts == {"rows": QUESTIONS + LONG + 2, "kept": QUESTIONS, "too_long": LONG, "held_out": 2, "held_out_repeats": 0}
     for line in run.metrics:
         verdicts = {verdict: line.info[f"verdict_{verdict.name.lower()}"] for verdict in Verdict}
         assert sum(verdicts.values()) == line.info["rows"] == ROWS
