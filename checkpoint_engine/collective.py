@@ -280,7 +280,7 @@ def _make(store: dist.Store, rank: int, world: int, host: str, timeout_s: float,
 @contextlib.contextmanager
 def _surviving(backend: str) -> Iterator[None]:
     """A group made in here does not end the process when it fails. Groups of others, made before or after, keep their own way: the variables are
-    theirs again on return."""
+    theirs again on return. What another thread makes or starts in that moment sees ours."""
     with _ENVIRONMENT:
         before = {key: os.environ.get(key) for key in _OURS[backend]}
         os.environ.update(_OURS[backend])
@@ -289,7 +289,7 @@ def _surviving(backend: str) -> Iterator[None]:
         finally:
             for key, value in before.items():
                 if value is None:
-                    del os.environ[key]
+                    os.environ.pop(key, None)
                 else:
                     os.environ[key] = value
 

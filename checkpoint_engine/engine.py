@@ -144,8 +144,11 @@ class CollectiveEngine(CheckpointEngine):
             self._joined = JoinedBoard(host, port, self._timeout_s)
         board = self._board or self._joined
         if rank >= 0 and board is not None:
-            own = self._host if rank == 0 else address_towards(host)
-            self._group = Group(board.store(), rank, world_size, own, self._timeout_s, master_metadata.backend)
+            own, store = self._host if rank == 0 else address_towards(host), board.store()
+            try:
+                self._group = Group(store, rank, world_size, own, self._timeout_s, master_metadata.backend)
+            finally:
+                store.end()  # a backend's threads have nothing to say on the board any more
 
     async def send_weights(self, weights: Walked | Walk, label: WeightsId | None = None) -> WeightsId:
         label = WeightsId("model", 0, self._sent) if label is None else label

@@ -214,7 +214,10 @@ class Fanout:
 
         settings = self._settings
         store = BoardStore(epoch.board.post, epoch.board.await_note, form_s(epoch.backend))
-        epoch.group = Group(store, 0, world, settings.host, settings.timeout_s, epoch.backend)
+        try:
+            epoch.group = Group(store, 0, world, settings.host, settings.timeout_s, epoch.backend)
+        finally:
+            store.end()  # a backend's threads have nothing to say on the board any more
 
     def _send_version(self, epoch: _Epoch) -> None:
         self._due = None

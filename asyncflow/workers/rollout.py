@@ -127,8 +127,11 @@ class RolloutWorker:
         handed back is generated anew: the queue takes it from who left."""
         control, abort = self._context.control, self._context.config.rollout.pause_mode == "abort"
         if abort and len(self._book) and control.directive.state == "run":
-            self._engine.pause("abort")
-            self._hand_back()
+            try:
+                self._engine.pause("abort")
+                self._hand_back()
+            except RuntimeError as error:  # of an engine that died too often, a controller that is gone: this worker leaves in any case
+                print(f"{self._context.member}: {error}; its unfinished groups are generated anew", file=sys.stderr)
 
     @property
     def _loaded(self) -> WeightsId:

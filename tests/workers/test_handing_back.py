@@ -179,6 +179,26 @@ def test_a_replica_that_leaves_in_another_mode_leaves_its_groups_to_be_made_anew
         assert found.queue.status().topics[0].lost_attempts == 1
 
 
+def test_a_replica_whose_engine_cannot_be_paused_leaves_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def died(mode: str) -> None:
+        raise RuntimeError("vLLM of rollout-0 ended")
+
+    with desk(tmp_path, *ABORT) as found:
+        found.put_prompts(1)
+        one = begun(found, tokens=5)
+        one._follower = Idle()  # type: ignore[assignment]
+        monkeypatch.setattr(one._engine, "pause", died)
+        one._context.control.request_stop()
+        one.run()
+        assert "vLLM of rollout-0 ended; its unfinished groups are generated anew" in capsys.readouterr().err
+        one._context.leave()
+        found.contexts.remove(one._context)
+        lease = found.client("rollout-1", "rollout").pull(found.topic, loaded=0, limit=1, wait_s=5.0).result(10.0).groups[0]
+        assert (lease.gid, lease.left, lease.rows) == (0, None, [0, 1, 2, 3])
+
+
 def test_after_a_rollback_a_response_goes_on_under_a_lower_version_of_a_later_epoch() -> None:
     """Its tokens' version may be above every version of the new epoch, here and wherever it goes on."""
     book = GroupBook(1, Sampling(1.0), 16, rows_per_group=4)

@@ -41,15 +41,15 @@ def hand_back(topic: TopicState, request: HandBack, owner: str, draining: bool) 
     for item in late:
         topic.count_late(item.gid, owner, "hand_back")
     closed = [item.gid for item in late]
-    if draining:
-        topic.runtime.blocks.refuse(places_of(item.left for item in request.groups if item.left is not None))
-        return OkHandedBack(closed, kept=[group.gid for group, _ in held])
+    stay = [group.gid for group, item in held if item not in void] if draining else []
     for group, item in held:
-        _take(topic, group, item, keep=item not in void)
+        if group.gid not in stay:
+            _take(topic, group, item, keep=item not in void)
     for item in void:
         _tell_void(topic, item, owner)
-    topic.runtime.blocks.refuse(places_of(item.left for item in late + void if item.left is not None))
-    return OkHandedBack(closed)
+    untaken = request.groups if draining else late + void
+    topic.runtime.blocks.refuse(places_of(item.left for item in untaken if item.left is not None))
+    return OkHandedBack(closed, kept=stay)
 
 
 def _check_place(item: HandedBack) -> None:

@@ -90,6 +90,18 @@ def test_tokens_that_were_rolled_back_are_not_kept_and_their_group_starts_anew()
     assert run.desk.put(who, again, 0) == []
 
 
+def test_a_run_that_drains_does_not_give_tokens_back_that_were_rolled_back() -> None:
+    """Whoever kept them would put them as rows, whose versions are those of the present history."""
+    run = Run()
+    who, lease = run.holder()
+    run.desk.ask(b"launcher", m.Drain(reason="maintenance"), m.OkEmpty)
+    left, reply = run.hand_back(who, lease, {0: (2, 3)})
+    assert (reply.kept, reply.closed) == ([], [])
+    assert run.desk.freed() == [left.block]
+    assert run.desk.log.of("topic")[-1].reason == "rolled_back"
+    assert run.desk.states()[lease.gid] == "admitted"
+
+
 def test_whoever_goes_on_needs_the_epoch_of_the_last_token_too() -> None:
     run = Run()
     who, lease = run.holder()
