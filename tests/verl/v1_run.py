@@ -78,6 +78,7 @@ def overrides(mode: str, steps: int, model: Path, data: Path, temporary: str, cp
         f"{rollout}.tensor_model_parallel_size=1",
         f"{rollout}.enforce_eager=true",
         f"{rollout}.free_cache_engine=false",
+        f"+{rollout}.enable_sleep_mode=false",
         f"{rollout}.load_format=auto",
         f"{rollout}.max_model_len=128",
         f"{rollout}.max_num_seqs=64",
