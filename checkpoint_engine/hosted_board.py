@@ -21,7 +21,7 @@ from checkpoint_engine.wakeup import Wakeup
 from checkpoint_engine.wire import close_watched, decode_from_publisher, decode_to_publisher, encode, new_socket, watched
 
 if TYPE_CHECKING:
-    import torch.distributed as dist
+    from checkpoint_engine.board_store import BoardStore
 
 _TICK_MS = 1000
 _OVER_MS = 100  # how soon a wait notices that its own side gave up
@@ -43,7 +43,7 @@ class HostedBoard:
         threading.Thread(target=_serve, args=(router, self._board, wakeup, over), name="board", daemon=True).start()
         self._closing = weakref.finalize(self, _end, over, wakeup)
 
-    def store(self) -> dist.Store:
+    def store(self) -> BoardStore:
         from checkpoint_engine.board_store import BoardStore
 
         return BoardStore(self._board.post, self._board.await_note, self._timeout_s)
@@ -77,7 +77,7 @@ class JoinedBoard:
         except GroupError as error:
             raise GroupError(f"the group's board at {host}:{port} did not answer within {timeout_s} s: is rank 0 alive?") from error
 
-    def store(self) -> dist.Store:
+    def store(self) -> BoardStore:
         """Keeps the connection for as long as a group keeps the store."""
         from checkpoint_engine.board_store import BoardStore
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import psutil
@@ -46,12 +47,20 @@ def test_the_worker_sees_its_devices_and_threads_and_its_end_is_reported(tmp_pat
     assert agent.wait(again) == -signal.SIGKILL
 
 
+def words_of(pid: int) -> list[str]:
+    """Its command line, once it is the worker's and no more that of the process which began it."""
+    deadline = time.monotonic() + 20
+    while "--key" not in (words := psutil.Process(pid).cmdline()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return words
+
+
 def test_the_key_is_a_file_in_memory_that_only_its_owner_reads(tmp_path: Path) -> None:
     assert queue_command(["keys", str(tmp_path / "keys")]) == 0
     key = (tmp_path / "keys/client.key").read_bytes()
     agent = Agent()
     pid = agent.start(order(tmp_path, key=key), [])
-    words = psutil.Process(pid).cmdline()
+    words = words_of(pid)
     path = Path(words[words.index("--key") + 1].replace("self", str(pid)))
     assert path.read_bytes() == key
     assert path.stat().st_mode & 0o777 == 0o600

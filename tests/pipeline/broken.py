@@ -31,10 +31,10 @@ def make_hanging(context: StageContext) -> HangingAdvantage:
 
 
 class HangingScorer(DenseSorting):
-    """Scoring hangs for one question among many."""
+    """Scoring hangs for one question among many, which every run has among its first."""
 
     def score(self, item: bytes, response_ids: Sequence[int]) -> float:
-        if item.startswith(b'{"original_numbers":["7.0","0.0"]'):
+        if item == self.prompt(5)[1]:
             time.sleep(3600)
         return super().score(item, response_ids)
 

@@ -22,7 +22,7 @@ NOT_RUN = {  # command → why it is not run; every entry is in use, or the test
     "make demo": "`.ci/run` runs it, cut short to three steps",
     "make test": "it is what runs the tests",
     "pip install -e '.[math]'": "`make venv-dev` installs the same packages, pinned",
-    "pip install -e '.[ray]'": "the same",
+    "pip install -e '.[ray]'": "`make venv-dev` installs the same package, pinned",
     "python -m asyncflow.data.gsm8k --train train.jsonl --test test.jsonl --out data/gsm8k": "tests/data/test_gsm8k.py runs it on files of its own",
     "asyncflow train recipes/gsm8k_qwen": "the model is not at hand; tests/pipeline/test_gsm8k_recipe.py trains the recipe with a tiny one",
     **{

@@ -60,7 +60,9 @@ def test_a_package_of_the_same_name_that_hides_ours_is_refused(tmp_path: Path) -
     ours(behind)
     distribution(hiding, "TransferQueue", "0.1.11", {"transfer_queue/__init__.py": "", "transfer_queue/controller.py": ""})
     said = asked("from recipes.verl.folders import check_folders; check_folders()", hiding, behind)
-    assert said.startswith(f"RuntimeError: `import transfer_queue` finds {hiding}/transfer_queue/__init__.py, which is not AsyncFlow's")
+    assert said.startswith(f"RuntimeError: `import transfer_queue` finds {hiding}/transfer_queue")
+    assert "none of AsyncFlow's" in said, "an editable installation may find our modules in the other package, and then it can name it"
+    assert "pip uninstall -y TransferQueue; pip install --force-reinstall --no-deps asyncflow" in said
 
 
 def test_another_librarys_checkpoint_engine_is_refused_by_its_name(tmp_path: Path) -> None:
