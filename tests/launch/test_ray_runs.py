@@ -100,7 +100,8 @@ def test_a_node_that_dies_is_replaced_by_another_and_roles_share_devices(tmp_pat
         victim = next(node for node in spare if node.all_processes["raylet"][0].process.pid == seen["rollout-0"][0])
         cluster.remove_node(victim, allow_graceful=False)
         names = [name for name, (node, _) in seen.items() if node == seen["rollout-0"][0]]
-        if wait_until(lambda: all(launcher.nursery.restarts.get(name) and registered(launcher, name) for name in names), over, f"{names} again"):
+        successors = {f"{name}#1" for name in names}
+        if wait_until(lambda: launcher.link is not None and successors.issubset(launcher.link.directive.alive), over, f"{names} again"):
             again.update(look(launcher))
 
     with nodes(monkeypatch, {"num_cpus": 8, "num_gpus": 0}) as cluster:
