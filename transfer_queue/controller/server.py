@@ -18,6 +18,7 @@ from transfer_queue.controller.runtime import Observer
 from transfer_queue.controller.shards import Shards
 from transfer_queue.draining import drains
 from transfer_queue.messages import Drain, Reply, Request, Stop
+from transfer_queue.messages.keyed import MOST_MESSAGE_BYTES
 from transfer_queue.security import Security, bind
 from transfer_queue.wire import decode_request, encode, id_of
 
@@ -241,7 +242,7 @@ def router() -> zmq.Socket[bytes]:
     socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # a reply to a connection that is gone is an error we see, so that what it handed out is taken back
     socket.setsockopt(zmq.SNDHWM, QUEUE)
     socket.setsockopt(zmq.RCVHWM, QUEUE)
-    socket.setsockopt(zmq.MAXMSGSIZE, 1 << 28)  # a message carries references, no bytes: more than this is no message of ours
+    socket.setsockopt(zmq.MAXMSGSIZE, MOST_MESSAGE_BYTES)
     return socket
 
 

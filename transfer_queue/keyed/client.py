@@ -16,8 +16,9 @@ from transfer_queue import messages as m
 from transfer_queue.codec.objects import pack_objects, unpack_objects
 from transfer_queue.codec.packed import offsets_of
 from transfer_queue.codec.text import unpack_blobs
-from transfer_queue.errors import Gone, KeysChanged, QueueError
+from transfer_queue.errors import Gone, KeysChanged, QueueError, QueueGone, QueueTimeout
 from transfer_queue.keyed.found import Found, Part
+from transfer_queue.keyed.naming import check_size, name_of, named, names_of
 from transfer_queue.keyed.packing import Typed, typed_columns
 from transfer_queue.layout import Layout
 from transfer_queue.transfer import Transfer
@@ -51,16 +52,17 @@ class KeyedClient(Transfer):
         """Write a row a key, whole or not at all: cells of `columns` are overwritten, others stay; `tags` are merged into those before.
 
         Partition, keys and columns appear with their first put. columns: see `keyed.packing.typed`. numbers: instead of keys, those of an earlier
-        put; what was cleared since is left out. Raises ValueError or TypeError (columns, tags, no keys), QueueError, QueueTimeout, QueueGone.
+        put; what was cleared since is left out. Raises ValueError or TypeError (names, columns, tags, size), QueueError, QueueTimeout, QueueGone.
         """
-        named = _named(keys, numbers)
-        rows = len(named["keys"]) or len(named["numbers"]) // 8
+        fields = named(keys, numbers) | {"partition": name_of("partition", partition)}
+        rows = len(fields["keys"]) or len(fields["numbers"]) // 8
         packed_tags = _packed_tags(tags, rows)
-        typed = typed_columns(rows, columns or {})
+        typed = typed_columns(rows, {name_of("column", name): column for name, column in (columns or {}).items()})
+        check_size(fields, packed_tags, typed, rows)
 
         def build(places: dict[str, np.ndarray]) -> m.KeyedPut:
             cells = {name: column.cells(places[name]) for name, column in typed.items()}
-            return m.KeyedPut(partition=partition, member="", incarnation=0, tags=packed_tags, columns=cells, **named)
+            return m.KeyedPut(member="", incarnation=0, tags=packed_tags, columns=cells, **fields)
 
         try:
             _, reply = self.told(lambda: self._store(typed, rows), build, self.timeout_s)
@@ -85,26 +87,27 @@ class KeyedClient(Transfer):
         Arrays may be read-only views of the shard's memory (see `Transfer.read`); `writable` copies. Raises ValueError (no keys), KeysChanged,
         QueueError (`shard_lost`: bytes of a cell went with their shard), QueueTimeout, QueueGone.
         """
-        named = _named(keys, numbers)
-        wanted = None if names is None else tuple(names)
+        fields = named(keys, numbers) | {"partition": name_of("partition", partition)}
+        wanted = None if names is None else names_of("column", names)
         for _ in range(LOOKS):
-            request = m.KeyedLook(partition=partition, member="", incarnation=0, names=wanted, tags=tags, **named)
+            request = m.KeyedLook(member="", incarnation=0, names=wanted, tags=tags, **fields)
             looked: m.OkLooked = self.call(request, self.timeout_s)
             try:
-                return self._found(looked, list(keys), writable)
+                return self._found(looked, fields["keys"], writable)
             except Gone:  # overwritten or cleared since we looked: the controller knows what is there now
                 continue
-        raise KeysChanged(partition, list(keys) or [str(number) for number in m.unpacked(named["numbers"])], LOOKS)
+        raise KeysChanged(partition, fields["keys"] or [str(number) for number in m.unpacked(fields["numbers"])], LOOKS)
 
     def list_keys(self, partitions: Sequence[str] | None = None) -> dict[str, dict[str, dict[str, Any]]]:
         """Partition → key → tag ({}: none), keys in the order in which they were made. None: of all; what does not exist is left out."""
-        request = m.KeyedList(member="", incarnation=0, partitions=None if partitions is None else tuple(partitions))
+        request = m.KeyedList(member="", incarnation=0, partitions=None if partitions is None else names_of("partition", partitions))
         reply: m.OkListed = self.call(request, self.timeout_s)
         return {name: dict(zip(found.keys, _unpacked_tags(found.tags), strict=True)) for name, found in reply.partitions.items()}
 
     def clear(self, partition: str, keys: Sequence[str] = (), *, numbers: Sequence[int] | np.ndarray | None = None) -> int:
         """These rows go, with everything; returns how many were there."""
-        reply: m.OkCleared = self.call(m.KeyedClear(partition=partition, member="", incarnation=0, **_named(keys, numbers)), self.timeout_s)
+        fields = named(keys, numbers) | {"partition": name_of("partition", partition)}
+        reply: m.OkCleared = self.call(m.KeyedClear(member="", incarnation=0, **fields), self.timeout_s)
         return reply.cleared
 
     def take(
@@ -113,7 +116,14 @@ class KeyedClient(Transfer):
         """Keys and numbers of the next rows that have these columns and that `task` has not had; waits for `at_least` of them, else gives none. They
         are not given again, whatever becomes of the taker."""
         request = m.KeyedTake(
-            partition=partition, member="", incarnation=0, task=task, limit=limit, names=tuple(names), at_least=at_least, wait_s=wait_s
+            partition=name_of("partition", partition),
+            member="",
+            incarnation=0,
+            task=name_of("task", task),
+            limit=limit,
+            names=names_of("column", names),
+            at_least=at_least,
+            wait_s=wait_s,
         )
         taken: m.OkKeyedTaken = self.call(request, wait_s + self.timeout_s)
         return taken
@@ -126,7 +136,10 @@ class KeyedClient(Transfer):
 
     def _holders(self) -> str:
         """Who has the room, for a sentence."""
-        reply: m.OkStatus = self.call(m.Status(), self.timeout_s)
+        try:
+            reply: m.OkStatus = self.call(m.Status(), self.timeout_s)
+        except (QueueError, QueueTimeout, QueueGone) as error:  # it must not stand in place of the refusal that it explains
+            return f"who holds the room is not known ({error}): clear keys that are not read any more, or give the shards more room"
         largest = sorted(reply.status.partitions, key=lambda partition: -partition.nbytes)[:HOLDERS]
         held = ", ".join(f"partition {each.name!r} holds {each.nbytes} bytes of {each.keys} keys" for each in largest) or "no partition holds any"
         return f"{held}: clear keys that are not read any more, or give the shards more room"
@@ -143,8 +156,8 @@ class KeyedClient(Transfer):
         parts: dict[str, list[Part]] = {name: [] for name in looked.columns}
         for turn, (name, kind, at, _) in enumerate(pieces):
             parts[name].append(Part(kind, at, read[str(turn)]))
-        named = looked.keys or [keys[row] for row in rows.tolist()]
-        return Found(rows, named, numbers, _unpacked_tags(looked.tags), looked.names, parts)
+        found = looked.keys or [keys[row] for row in rows.tolist()]
+        return Found(rows, found, numbers, _unpacked_tags(looked.tags), looked.names, parts)
 
 
 def _by_type(cells: m.Cells) -> Iterator[tuple[m.CellType, np.ndarray, np.ndarray]]:
@@ -163,15 +176,6 @@ def _spec(types: Sequence[m.CellType]) -> m.TopicSpec:
     """Says what the columns "0", "1", … of a read are."""
     columns = tuple(m.Column(str(turn), kind.dtype, kind.kind, "", shape=kind.shape) for turn, kind in enumerate(types))
     return m.TopicSpec(name="keyed", model="", columns=columns, consumers=(), window=m.Window(batch=1, staleness=None))
-
-
-def _named(keys: Sequence[str], numbers: Sequence[int] | np.ndarray | None) -> dict[str, Any]:
-    """The two fields of a request that name rows. Raises ValueError unless one of them does."""
-    if isinstance(keys, str) or (numbers is None) != (len(keys) > 0):
-        raise ValueError(f"keys={keys!r}, numbers={numbers!r}: name at least one key, in a list, or numbers instead; nothing was asked")
-    if numbers is not None and not len(numbers):
-        raise ValueError("numbers=[] name no row: nothing was asked; name at least one")
-    return {"keys": list(keys), "numbers": b"" if numbers is None else m.packed(numbers)}
 
 
 def _packed_tags(tags: Sequence[Tag | None] | None, rows: int) -> list[bytes]:

@@ -65,12 +65,15 @@ def _packed(name: str, kind: str, rows: list[Any]) -> Packed:
         return pack_blobs(name, rows)
     if kind == "object":
         return pack_objects(name, rows)
-    value = rows[0] if is_tensor(rows[0]) else np.asarray(rows[0])
+    whole = is_tensor(rows[0]) or isinstance(rows[0], np.ma.MaskedArray)  # `pack` refuses a mask, which `asarray` would drop
+    value = rows[0] if whole else np.asarray(rows[0])
     return pack(name, value[None])
 
 
 def _row_by_row(name: str, rows: list[Packed]) -> Typed:
-    types = tuple(dict.fromkeys(_type(row) for row in rows))
+    kinds = [_type(row) for row in rows]
+    numbers = {kind: at for at, kind in enumerate(dict.fromkeys(kinds))}
+    types = tuple(numbers)
     frames = [row.values.view(np.uint8) for row in rows]
     joined = np.concatenate(frames) if frames else np.zeros(0, dtype=np.uint8)
     if len(types) == 1:
@@ -78,7 +81,7 @@ def _row_by_row(name: str, rows: list[Packed]) -> Typed:
         values = joined.view(storage(kind.dtype))
         return Typed(Packed(values, offsets_of([len(row.values) for row in rows]), kind.kind, kind.dtype, kind.shape), types)
     packed = Packed(joined, offsets_of([len(frame) for frame in frames]), "blob", BYTES)
-    return Typed(packed, types, [types.index(_type(row)) for row in rows])
+    return Typed(packed, types, [numbers[kind] for kind in kinds])
 
 
 def _type(packed: Packed) -> m.CellType:

@@ -9,6 +9,10 @@ from __future__ import annotations
 
 from transfer_queue.messages.base import Kind, Record, Reply, Request
 
+MOST_ROWS = 1 << 20  # of a request
+MOST_NAME = 1024  # characters of a key, or of the name of a partition, a column, a task
+MOST_MESSAGE_BYTES = 1 << 28  # of one to the controller: it carries references, no bytes; a larger one ends its connection
+
 
 class CellType(Record, frozen=True, array_like=True, gc=False):
     """What the bytes of a cell are: see `Column`."""

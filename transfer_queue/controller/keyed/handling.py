@@ -28,13 +28,12 @@ from transfer_queue.messages import (
     packed,
     unpacked,
 )
+from transfer_queue.messages.keyed import MOST_NAME, MOST_ROWS
 
 MOST_PARTITIONS = 1024
 MOST_COLUMNS = 1024  # of a partition
 MOST_KEYS = 1 << 22  # of a partition
 MOST_TASKS = 64  # of a partition
-MOST_ROWS = 1 << 20  # of a request
-MOST_NAME = 1024  # characters of a key, or of the name of a partition, a column, a task
 WAIT = "keyed"  # kind of what is parked
 
 
