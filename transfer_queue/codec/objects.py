@@ -48,6 +48,15 @@ def unpack_objects(name: str, values: np.ndarray, offsets: np.ndarray) -> list[A
         raise ValueError(f"column {name!r} holds bytes that are no object: {error}; its writer used another kind or a newer release") from error
 
 
+def looked_at(data: bytes) -> Any:
+    """The value of one row, for who hands it on unread: tensors are looked at and come back as arrays, without torch. Raises ValueError for what
+    no reader could unpack."""
+    try:
+        return _look(data)
+    except (msgspec.DecodeError, ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise ValueError(f"{error}") from None
+
+
 def _portable(value: Any) -> Any:
     """`value` with tuples, arrays and tensors as extensions. Exact types: a subclass would come back as its base. Leaves, the most, cost no call."""
     kind = type(value)
@@ -92,15 +101,26 @@ def _array(value: Any) -> msgspec.msgpack.Ext:
 def _restore(code: int, data: memoryview) -> Any:
     if code == TUPLE:
         return tuple(_decode(data))
-    if code not in (ARRAY, NUMBER, TENSOR):
-        raise ValueError(f"extension {code} of MessagePack is none of ours ({TUPLE} to {TENSOR})")
-    dtype, shape, bits = _headers.decode(data)
-    values = np.frombuffer(bits, dtype=storage(dtype)).reshape(shape).copy()  # its own memory: aligned, writable, and not the reader's mapping
+    values, dtype = _bits(code, data)
+    values = values.copy()  # its own memory: aligned, writable, and not the reader's mapping
     if code == TENSOR:
         return to_torch(values, dtype)
     return values[()] if code == NUMBER else values
 
 
+def _looked_at(code: int, data: memoryview) -> Any:
+    return tuple(_look(data)) if code == TUPLE else _bits(code, data)[0]
+
+
+def _bits(code: int, data: memoryview) -> tuple[np.ndarray, str]:
+    """A view of them in their shape, and the name of their dtype."""
+    if code not in (ARRAY, NUMBER, TENSOR):
+        raise ValueError(f"extension {code} of MessagePack is none of ours ({TUPLE} to {TENSOR})")
+    dtype, shape, bits = _headers.decode(data)
+    return np.frombuffer(bits, dtype=storage(dtype)).reshape(shape), dtype
+
+
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(ext_hook=_restore).decode
+_look = msgspec.msgpack.Decoder(ext_hook=_looked_at).decode
 _headers = msgspec.msgpack.Decoder(_Header)

@@ -6,11 +6,15 @@ import time
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
+import torch
 from controller_desk import plain
 from keyed_desk import RUN, SCALAR, TEXT, KeyedDesk, tag_of
 
 from transfer_queue import messages as m
+from transfer_queue.codec.objects import pack_objects, unpack_objects
+from transfer_queue.codec.packed import offsets_of
 from transfer_queue.controller.keyed import handling, tags
 
 ROUNDS, CYCLES, BATCH = 7, 20, 16
@@ -122,6 +126,44 @@ def test_who_never_joined_is_not_served() -> None:
     stranger = msgspec.structs.replace(desk.put_request("train", keys=["a"]), member="stranger")
     desk.refuse(desk.who.connection, stranger, "unknown_member")
     assert desk.listed() == {}
+
+
+def nested(depth: int) -> bytes:
+    """{"a": [[[…1…]]]}"""
+    return b"\x81\xa1a" + b"\x91" * depth + b"\x01"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "part"),
+    [
+        (nested(50_000), "every reader"),
+        (nested(tags.MOST_DEPTH), "deep"),
+        (b"\x81\xa1a\xa1\xff", "every reader"),  # a str that is no UTF-8
+        (b"\x81\xa1a\xd4\x63\x00", "extension 99"),
+        (b"\x81\xa1a" + msgspec.msgpack.encode(msgspec.msgpack.Ext(2, msgspec.msgpack.encode(("float32", [3], b"1234")))), "every reader"),
+        (b"\x81\xa1a" + msgspec.msgpack.encode(msgspec.msgpack.Ext(2, msgspec.msgpack.encode(("float32", [2**63], b"1234")))), "every reader"),
+        (b"\x81\xa1a" + msgspec.msgpack.encode(msgspec.msgpack.Ext(4, msgspec.msgpack.encode(("float33", [1], b"1234")))), "float33"),
+        (nested(1 << 21), "exceeds"),
+    ],
+)
+def test_a_tag_that_some_reader_could_not_unpack_is_refused_and_the_cells_of_its_put_are_freed(wrong: bytes, part: str) -> None:
+    desk = KeyedDesk()
+    desk.put("train", ["good"], tags=[{"n": 1}])
+    block = desk.block()
+    put = desk.put_request("train", keys=["bad"], columns={"x": desk.cells([SCALAR], [block])}, tags=[wrong])
+    assert part in desk.refuse(desk.who.connection, put)
+    assert desk.freed() == [block]
+    assert desk.listed() == {"train": {"good": {"n": 1}}}
+
+
+def test_a_tag_of_every_type_that_clients_pack_is_taken() -> None:
+    desk = KeyedDesk()
+    values = [{"a": (1, (2, None)), "b": [np.arange(3)], "c": np.float32(1), "d": torch.zeros(2, dtype=torch.bfloat16), "e": {(1, "x"): b"y"}}]
+    packed = pack_objects("tags", values)
+    reply = desk.ask(desk.who.connection, desk.put_request("train", keys=["a"], tags=[packed.values.tobytes()]), m.OkKeyed)
+    (back,) = unpack_objects("tags", np.frombuffer(reply.tags[0], dtype=np.uint8), offsets_of([len(reply.tags[0])]))
+    assert back["a"] == (1, (2, None))
+    assert back["d"].dtype == torch.bfloat16
 
 
 # ------------------------------------------------------------ take
