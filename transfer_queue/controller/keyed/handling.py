@@ -34,6 +34,10 @@ MOST_PARTITIONS = 1024
 MOST_COLUMNS = 1024  # of a partition
 MOST_KEYS = 1 << 22  # of a partition
 MOST_TASKS = 64  # of a partition
+MOST_PLACES = 1 << 27  # keys x columns of a partition: 36 bytes each, whether there is a cell or not; see `partition.SPARSE`
+MOST_TAG_BYTES = 1 << 30  # of a partition
+MOST_CELLS = 1 << 23  # rows x columns of a request: 40 bytes each in a message
+MOST_REPLY_BYTES = 1 << 28  # keys and tags of rows that are looked at, which may be named again and again
 WAIT = "keyed"  # kind of what is parked
 
 
@@ -49,6 +53,7 @@ class Keyed:
     def put(self, request: KeyedPut) -> OkKeyed:
         rows = check_rows(request.keys, request.numbers, "nothing was written")
         _check_name("partition", request.partition)
+        _check_counts(request, rows)
         _check_once(request.keys or unpacked(request.numbers).tolist())
         if request.tags and len(request.tags) != rows:
             raise bad(f"{len(request.tags)} tags for {rows} rows: they would land on other rows; nothing was written. Give a tag a row, or none")
@@ -58,6 +63,7 @@ class Keyed:
         found = _find(partition, request.keys, request.numbers)
         tags = self._merge(partition, found, request.tags)
         self._check_room(partition, request, int(np.count_nonzero(found == NONE)) if request.keys else 0)
+        _check_tag_room(partition, found, request, tags)
         if request.keys:
             partition = partition or self._new(request.partition)
             found = self._make(partition, request.keys, found)
@@ -72,9 +78,8 @@ class Keyed:
     ) -> OkKeyed:
         slots = found[there]
         partition.write(slots, columns, there)
-        for at, slot in zip(there.tolist(), slots.tolist(), strict=True):
-            if tags:
-                partition.tags[slot] = tags[at]
+        if tags:
+            partition.tag([tags[at] for at in there.tolist()], slots)
         self._refuse(columns.values(), np.flatnonzero(found == NONE))
         partition.note(slots)
         self._wake(partition)
@@ -90,8 +95,8 @@ class Keyed:
 
     def _check_room(self, partition: Partition | None, request: KeyedPut, new: int) -> None:
         """Raises RequestError where this would be too much."""
-        for what, name in [*(("column", name) for name in request.columns), *(("key", key) for key in request.keys)]:
-            _check_name(what, name)
+        for key in request.keys:
+            _check_name("key", key)
         columns = {} if partition is None else partition.columns
         keys = 0 if partition is None else len(partition)
         if len({*columns, *request.columns}) > MOST_COLUMNS or keys + new > MOST_KEYS:
@@ -99,8 +104,14 @@ class Keyed:
                 f"partition {request.partition!r} has {keys} keys and {len(columns)} columns, {MOST_KEYS} and {MOST_COLUMNS} are the most: nothing "
                 "was written; clear what is not read any more"
             )
+        wide = len({*columns, *request.columns})
+        if (keys + new) * wide > MOST_PLACES:
+            raise bad(
+                f"partition {request.partition!r} would have {keys + new} keys and {wide} columns, {MOST_PLACES} of keys x columns are the most, "
+                "whether there is a cell or not: nothing was written; use fewer columns, or more partitions"
+            )
         for name, cells in request.columns.items():
-            if len(cells.types) > MOST_TYPES or (name in columns and not columns[name].room_for(cells.types)):
+            if name in columns and not columns[name].room_for(cells.types):
                 raise bad(f"column {name!r} has had {MOST_TYPES} types of cells, the most: nothing was written; pad its values to fewer shapes")
         if partition is None and request.keys and len(self.partitions) >= MOST_PARTITIONS:
             raise bad(f"partition={request.partition!r} would be the {MOST_PARTITIONS + 1}th: nothing was written; clear one of the others")
@@ -143,8 +154,11 @@ class Keyed:
         if partition is None or not len(there):
             return OkLooked(found=b"", numbers=b"", keys=[], tags=[], names=[], columns={})
         slots = found[there]
+        _check_reply(partition, request, slots)
         names = partition.common(slots)
-        wanted = names if request.names is None else [name for name in dict.fromkeys(request.names) if name in names]
+        have = set(names)
+        wanted = names if request.names is None else [name for name in dict.fromkeys(request.names) if name in have]
+        _check_cells("read", len(slots), len(wanted))
         for name in wanted:
             _check_there(partition, name, slots)
         return OkLooked(
@@ -157,7 +171,7 @@ class Keyed:
         )
 
     def list_all(self, request: KeyedList) -> OkListed:
-        names = self.partitions if request.partitions is None else [name for name in request.partitions if name in self.partitions]
+        names = self.partitions if request.partitions is None else [name for name in dict.fromkeys(request.partitions) if name in self.partitions]
         return OkListed(partitions={name: _listed(self.partitions[name]) for name in names})
 
     # ------------------------------------------------------------ take
@@ -165,6 +179,8 @@ class Keyed:
     def take(self, request: KeyedTake, last: bool) -> OkKeyedTaken | None:
         if not 1 <= request.at_least <= request.limit <= MOST_ROWS:
             raise bad(f"at_least={request.at_least}, limit={request.limit}: 1 <= at_least <= limit <= {MOST_ROWS}; nothing was taken")
+        if len(request.names) > MOST_COLUMNS:
+            raise bad(f"names has {len(request.names)} columns, {MOST_COLUMNS} are the most of a partition: nothing was taken; name those you read")
         for what, name in [("partition", request.partition), ("task", request.task), *(("column", name) for name in request.names)]:
             _check_name(what, name)
         nothing = OkKeyedTaken(partition=request.partition, task=request.task) if last else None
@@ -173,7 +189,7 @@ class Keyed:
             return nothing
         if request.task not in partition.tasks and len(partition.tasks) >= MOST_TASKS:
             raise bad(f"task={request.task!r} would be the {MOST_TASKS + 1}th of {request.partition!r}: nothing was taken; use one of those before")
-        task = partition.task(request.task, request.names)
+        task = partition.task(request.task, sorted({*request.names}))
         if len(task) < request.at_least:
             return nothing
         slots = task.take(request.limit)
@@ -204,6 +220,46 @@ def check_rows(keys: Sequence[str], numbers: bytes, otherwise: str) -> int:
     if rows > MOST_ROWS:
         raise bad(f"{rows} rows in one request, {MOST_ROWS} are the most: {otherwise}; name fewer at once")
     return rows
+
+
+def _check_counts(request: KeyedPut, rows: int) -> None:
+    """Before anything is made of its size."""
+    if len(request.columns) > MOST_COLUMNS:
+        raise bad(f"a put of {len(request.columns)} columns, {MOST_COLUMNS} are the most of a partition: nothing was written; use fewer")
+    _check_cells("written", rows, len(request.columns))
+    for name, cells in request.columns.items():
+        _check_name("column", name)
+        if len(cells.types) > MOST_TYPES:
+            raise bad(f"column {name!r} has {len(cells.types)} types of cells, {MOST_TYPES} are the most: nothing was written; pad to fewer shapes")
+
+
+def _check_cells(what: str, rows: int, columns: int) -> None:
+    if rows * columns > MOST_CELLS:
+        raise bad(f"{rows} rows of {columns} columns, {MOST_CELLS} cells are the most of a request: nothing was {what}; name fewer at once")
+
+
+def _check_tag_room(partition: Partition | None, found: np.ndarray, request: KeyedPut, tags: list[bytes]) -> None:
+    """`tags` as they will be."""
+    kept = 0 if partition is None else partition.tag_bytes
+    there = found != NONE
+    old = 0 if partition is None or not tags else sum(len(partition.tags[slot]) for slot in found[there].tolist())
+    new = sum(len(tag) for tag, is_there in zip(tags, there.tolist(), strict=True) if is_there or request.keys) if tags else 0
+    if new > old and kept + new - old > MOST_TAG_BYTES:
+        raise bad(
+            f"tags of partition {request.partition!r} would have {kept + new - old} bytes, {MOST_TAG_BYTES} are the most, for a list carries all: "
+            "nothing was written; put what is large into a column, or clear keys that are not read any more"
+        )
+
+
+def _check_reply(partition: Partition, request: KeyedLook, slots: np.ndarray) -> None:
+    """Rows may be named more than once."""
+    nbytes = sum(len(partition.keys[slot]) for slot in slots.tolist()) if request.numbers else 0
+    nbytes += sum(len(partition.tags[slot]) for slot in slots.tolist()) if request.tags else 0
+    if nbytes > MOST_REPLY_BYTES:
+        raise bad(
+            f"keys and tags of {len(slots)} rows of partition {partition.name!r} have {nbytes} bytes, {MOST_REPLY_BYTES} are the most of a reply: "
+            "nothing was read; name fewer rows at once, each once"
+        )
 
 
 def _check_once(rows: Sequence[str] | Sequence[int]) -> None:

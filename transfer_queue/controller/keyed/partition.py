@@ -16,6 +16,8 @@ from transfer_queue.controller.tables import NONE, Table
 from transfer_queue.messages import Cells as Message
 from transfer_queue.messages import PartitionStatus
 
+FEW_SLOTS, SPARSE = 4096, 4  # a partition with more slots than these, and than so many a key, is packed
+
 
 class Slots(Table):
     def __init__(self) -> None:
@@ -38,6 +40,7 @@ class Partition:
         self.table = Slots()
         self.keys: list[str] = []  # by slot
         self.tags: list[bytes] = []  # by slot
+        self.tag_bytes = 0  # of all
         self._by_number: dict[int, int] = {}  # number → slot
 
     def __len__(self) -> int:
@@ -78,9 +81,14 @@ class Partition:
     def restore(self, keys: Sequence[str], numbers: np.ndarray, tags: Sequence[bytes]) -> np.ndarray:
         """The rows of a new one."""
         slots = self.make(keys, numbers)
-        for slot, tag in zip(slots.tolist(), tags, strict=True):
-            self.tags[slot] = tag
+        self.tag(tags, slots)
         return slots
+
+    def tag(self, tags: Sequence[bytes], slots: np.ndarray) -> None:
+        """In place of those before."""
+        for slot, tag in zip(slots.tolist(), tags, strict=True):
+            self.tag_bytes += len(tag) - len(self.tags[slot])
+            self.tags[slot] = tag
 
     def clear(self, slots: np.ndarray) -> None:
         """They go, with everything; each is named once."""
@@ -92,8 +100,25 @@ class Partition:
         self._drop_empty()
         for slot, number in zip(slots.tolist(), self.table.number[slots].tolist(), strict=True):
             del self.slots[self.keys[slot]], self._by_number[number]
+            self.tag_bytes -= len(self.tags[slot])
             self.keys[slot], self.tags[slot] = "", b""
         self.table.give_back(slots)
+        if self.table.used > max(FEW_SLOTS, SPARSE * len(self)):
+            self._pack()
+
+    def _pack(self) -> None:
+        """Slots of keys that went are given back: every column has room for all, used or not."""
+        slots = self.all()
+        numbers, tags, keys = self.table.number[slots], [self.tags[slot] for slot in slots.tolist()], [*self.slots]
+        columns, tasks = self.columns, self.tasks
+        self.slots, self.columns, self.tasks, self.table, self.keys, self.tags, self._by_number, self.tag_bytes = {}, {}, {}, Slots(), [], [], {}, 0
+        packed = self.restore(keys, numbers, tags)
+        for name, old in columns.items():
+            cells = self.columns[name] = Cells()
+            cells.cover(self.table.used)
+            cells.restore(packed, old.types, old.type[slots], old.places[slots])
+        for name, task in tasks.items():
+            self.restore_task(name, task.names, packed[task.state[slots] == HAD])
 
     def _drop_empty(self) -> None:
         for name in [name for name, cells in self.columns.items() if not cells.count]:
