@@ -124,10 +124,14 @@ class Connection(Hub):
             return pending.result(timeout_s)
         except QueueTimeout:
             pending.silent = True
-            if isinstance(request, m.Take):  # a terminal lease never expires: one that is granted after we gave up must not stay ours
-                pending.late = lambda taken: self._give_back(request, taken)
-                pending.cancel()
+            self.gave_up(request, pending)
             raise
+
+    def gave_up(self, request: m.Request, pending: Pending[Any]) -> None:
+        """Nobody waits for the reply any more."""
+        if isinstance(request, m.Take):  # a terminal lease never expires: one that is granted after we gave up must not stay ours
+            pending.late = lambda taken: self._give_back(request, taken)
+            pending.cancel()
 
     def _give_back(self, request: m.Take, taken: m.OkTaken) -> None:
         if taken.lease >= 0:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from transfer_queue import messages as m
 from transfer_queue.codec.objects import pack_objects, unpack_objects
@@ -20,12 +22,15 @@ from transfer_queue.errors import Gone, KeysChanged, QueueError, QueueGone, Queu
 from transfer_queue.keyed.found import Found, Part
 from transfer_queue.keyed.naming import check_size, name_of, named, names_of
 from transfer_queue.keyed.packing import Typed, typed_columns
+from transfer_queue.keyed.taken import Kept
 from transfer_queue.layout import Layout
+from transfer_queue.pending import Pending
 from transfer_queue.transfer import Transfer
 
 LOOKS = 3  # at rows that are overwritten or cleared while they are read
 HOLDERS = 4  # partitions that are named where there is no room
 Tag = Mapping[str, Any]
+Asked = tuple[str, str, frozenset[str]]  # partition, task, columns
 
 
 @dataclass(frozen=True)
@@ -114,7 +119,8 @@ class KeyedClient(Transfer):
         self, partition: str, task: str, limit: int, names: Sequence[str] = (), *, at_least: int = 1, wait_s: float = 30.0
     ) -> m.OkKeyedTaken:
         """Keys and numbers of the next rows that have these columns and that `task` has not had; waits for `at_least` of them, else gives none. They
-        are not given again, whatever becomes of the taker."""
+        are not given again, whatever becomes of the taker. What comes after a QueueTimeout is given by the next take of this client that asks for
+        the same; rows that were cleared meanwhile are among it."""
         request = m.KeyedTake(
             partition=name_of("partition", partition),
             member="",
@@ -125,10 +131,39 @@ class KeyedClient(Transfer):
             at_least=at_least,
             wait_s=wait_s,
         )
-        taken: m.OkKeyedTaken = self.call(request, wait_s + self.timeout_s)
-        return taken
+        self._step(0.0, ())  # what came late may lie there
+        kept = self._kept.get(_asked(request))
+        if not kept or not 1 <= at_least <= limit:  # the controller says what is wrong
+            taken: m.OkKeyedTaken = self.call(request, wait_s + self.timeout_s)
+            return taken
+        done = False
+        if len(kept) < at_least:
+            rest = replace(request, limit=limit - len(kept), at_least=at_least - len(kept))
+            taken = self.call(rest, wait_s + self.timeout_s)
+            kept.add(taken)
+            done = taken.done
+        enough = len(kept) >= at_least
+        keys, numbers = kept.first(limit) if enough else ([], b"")
+        if not kept:
+            del self._kept[_asked(request)]
+        return m.OkKeyedTaken(partition=request.partition, task=request.task, keys=keys, numbers=numbers, done=done)
+
+    def gave_up(self, request: m.Request, pending: Pending[Any]) -> None:
+        """A take goes on at the controller: it is to end now, and what it was given is kept."""
+        super().gave_up(request, pending)
+        if isinstance(request, m.KeyedTake):
+            pending.late = lambda taken: self._keep(request, taken)
+            pending.cancel()
 
     # ------------------------------------------------------------ inside
+
+    @cached_property
+    def _kept(self) -> dict[Asked, Kept]:
+        return {}
+
+    def _keep(self, request: m.KeyedTake, taken: m.OkKeyedTaken) -> None:
+        if taken.keys:
+            self._kept.setdefault(_asked(request), Kept()).add(taken)
 
     def _store(self, columns: dict[str, Typed], rows: int) -> dict[str, np.ndarray]:
         """Each row in a block of its own, so that it goes alone."""
@@ -158,6 +193,10 @@ class KeyedClient(Transfer):
             parts[name].append(Part(kind, at, read[str(turn)]))
         found = looked.keys or [keys[row] for row in rows.tolist()]
         return Found(rows, found, numbers, _unpacked_tags(looked.tags), looked.names, parts)
+
+
+def _asked(request: m.KeyedTake) -> Asked:
+    return request.partition, request.task, frozenset(request.names)
 
 
 def _by_type(cells: m.Cells) -> Iterator[tuple[m.CellType, np.ndarray, np.ndarray]]:

@@ -80,6 +80,23 @@ def test_slots_of_keys_that_went_are_given_back_and_the_rest_is_as_it_was(monkey
     assert desk.live() == []
 
 
+def test_types_that_no_cell_has_any_more_make_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = KeyedDesk()
+    monkeypatch.setattr("transfer_queue.controller.keyed.cells.MOST_TYPES", 2)
+    desk.put("train", ["a", "b"], {"x": SCALAR})
+    desk.put("train", ["b"], {"x": RUN})
+    full = desk.put_request("train", keys=["b"], columns={"x": desk.cells([TEXT], [desk.block()])})
+    assert "'x' has cells of" in desk.refuse(desk.who.connection, full)
+    desk.put("train", ["a"], {"x": RUN})
+    desk.put("train", ["a"], {"x": TEXT})
+    cells = desk.look("train", ["a", "b"]).columns["x"]
+    assert [cells.types[at] for at in m.unpacked(cells.which).tolist()] == [TEXT, RUN]
+    desk.put("train", ["b"], {"x": TEXT})
+    desk.put("train", ["b"], {"x": SCALAR})
+    cells = desk.look("train", ["a", "b"]).columns["x"]
+    assert [cells.types[at] for at in m.unpacked(cells.which).tolist()] == [TEXT, SCALAR]
+
+
 def test_the_tags_of_a_partition_have_a_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
     desk = KeyedDesk()
     tag = {"n": "t" * 40}

@@ -13,7 +13,7 @@ import torch
 from transfer_queue import messages as m
 from transfer_queue.codec import from_torch, to_torch
 from transfer_queue.columns import Jagged
-from transfer_queue.errors import KeysChanged, QueueError
+from transfer_queue.errors import KeysChanged, QueueError, QueueTimeout
 from transfer_queue.keyed import Found, KeyedClient
 from transfer_queue.link import Link
 from transfer_queue.local import LocalQueue
@@ -240,6 +240,47 @@ def test_a_take_waits_for_a_put_and_its_keys_can_be_read(running: LocalQueue, cl
         rest = taker.take("train", "grade", 5, ["x"])
         assert taker.get("train", numbers=m.unpacked(rest.numbers))["x"].tolist() == [2.0]
         assert taker.take("train", "grade", 5, ["x"], wait_s=0.0).keys == []
+
+
+def test_rows_of_a_take_that_was_given_up_are_given_by_the_next_one_that_asks_for_the_same(
+    client: KeyedClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.put("train", [*"abcde"], {"x": np.arange(5.0), "y": np.arange(5.0)})
+    with monkeypatch.context() as patch:
+        patch.setattr(client, "timeout_s", 0.0)
+        with pytest.raises(QueueTimeout):
+            client.take("train", "grade", 3, ["x", "y"], wait_s=0.0)
+    client.list_keys()  # the late reply has come, too: replies keep their order
+    numbers = client.get("train", [*"abcde"], ()).numbers
+    first = client.take("train", "grade", 2, ["y", "x"], wait_s=0.0)
+    assert (first.keys, m.unpacked(first.numbers).tolist()) == (["a", "b"], numbers[:2].tolist())
+    assert client.take("train", "grade", 9, ["x", "y"], at_least=4, wait_s=0.0).keys == [], "there are three"
+    rest = client.take("train", "grade", 9, ["x", "y"], at_least=3, wait_s=0.0)
+    assert (rest.keys, m.unpacked(rest.numbers).tolist()) == (["c", "d", "e"], numbers[2:].tolist())
+    assert client.take("train", "grade", 9, ["x", "y"], wait_s=0.0).keys == []
+
+
+def test_a_take_that_was_given_up_while_it_waits_takes_nothing_from_others(running: LocalQueue, client: KeyedClient) -> None:
+    with running.keyed("impatient") as impatient:
+        impatient.timeout_s = 0.1
+        with pytest.raises(QueueTimeout):
+            call_that_waits(impatient)
+        impatient.timeout_s = 30.0
+        impatient.list_keys()  # the controller has heard that nobody waits
+        client.put("train", ["a"], {"x": np.zeros(1)})
+        assert client.take("train", "grade", 1, ["x"], wait_s=0.0).keys == ["a"]
+
+
+def test_a_take_that_looks_for_late_rows_hides_no_reply_from_a_poll(client: KeyedClient) -> None:
+    asked = client.submit(m.KeyedList(member="", incarnation=0))
+    assert client.controller.socket.poll(10_000)
+    assert client.take("train", "grade", 1, wait_s=0.0).keys == []
+    assert client.poll(0.0) == {asked}
+
+
+def call_that_waits(client: KeyedClient) -> None:
+    """Longer than its client."""
+    client.call(m.KeyedTake(partition="train", member="", incarnation=0, task="grade", limit=1, names=("x",), wait_s=60.0), 0.1)
 
 
 def runs(found: Found, name: str) -> list[np.ndarray]:

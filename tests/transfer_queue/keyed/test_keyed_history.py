@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -31,6 +32,13 @@ class Row:
     number: int
     tag: dict[str, Any] = field(default_factory=dict)
     cells: dict[str, Cell] = field(default_factory=dict)
+
+
+@pytest.fixture(autouse=True)
+def _packs_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slots of cleared keys are given back after a few."""
+    monkeypatch.setattr("transfer_queue.controller.keyed.partition.FEW_SLOTS", 2)
+    monkeypatch.setattr("transfer_queue.controller.keyed.partition.SPARSE", 1)
 
 
 class History(RuleBasedStateMachine):

@@ -30,7 +30,21 @@ class Cells(Columns):
         self.nbytes_named = 0
 
     def room_for(self, types: tuple[CellType, ...]) -> bool:
-        return len(self.types) + len(types) <= MOST_TYPES or len({*self.types, *types}) <= MOST_TYPES
+        """Types that no cell has any more are dropped where they stand in the way."""
+        if len(self.types) + len(types) <= MOST_TYPES or len({*self.types, *types}) <= MOST_TYPES:
+            return True
+        self._drop_unused()
+        return len({*self.types, *types}) <= MOST_TYPES
+
+    def _drop_unused(self) -> None:
+        """It looks at the whole column."""
+        used = np.unique(self.type[self.type > NOTHING])
+        turns = np.zeros(len(self.types) + 1, dtype=np.int32)
+        turns[used] = np.arange(1, len(used) + 1)
+        there = self.type > NOTHING
+        self.type[there] = turns[self.type[there]]
+        self.types = [self.types[number - 1] for number in used.tolist()]
+        self._numbers = {kind: at + 1 for at, kind in enumerate(self.types)}
 
     def write(self, slots: np.ndarray, table: np.ndarray, cells: Message, rows: np.ndarray) -> np.ndarray:
         """Cells `rows` of the message, places `table` [n, 4], into `slots` [n]. Returns the places of those that they replace."""

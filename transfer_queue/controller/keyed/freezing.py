@@ -58,7 +58,7 @@ def _frozen(partition: Partition) -> FrozenPartition:
 def _cells(cells: Cells, slots: np.ndarray) -> FrozenCells:
     types, places = cells.type[slots], cells.places[slots]
     places[types <= NOTHING] = NOWHERE
-    return FrozenCells(cells.types, types, places)
+    return FrozenCells([*cells.types], types, places)
 
 
 def _thawed(partition: Partition, frozen: FrozenPartition) -> Partition:
