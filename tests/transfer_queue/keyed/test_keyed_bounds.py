@@ -86,7 +86,7 @@ def test_types_that_no_cell_has_any_more_make_room_for_others(monkeypatch: pytes
     desk.put("train", ["a", "b"], {"x": SCALAR})
     desk.put("train", ["b"], {"x": RUN})
     full = desk.put_request("train", keys=["b"], columns={"x": desk.cells([TEXT], [desk.block()])})
-    assert "'x' has cells of" in desk.refuse(desk.who.connection, full)
+    assert "types of cells, the most" in desk.refuse(desk.who.connection, full)
     desk.put("train", ["a"], {"x": RUN})
     desk.put("train", ["a"], {"x": TEXT})
     cells = desk.look("train", ["a", "b"]).columns["x"]

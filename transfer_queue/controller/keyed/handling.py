@@ -112,7 +112,7 @@ class Keyed:
             )
         for name, cells in request.columns.items():
             if name in columns and not columns[name].room_for(cells.types):
-                raise bad(f"column {name!r} has cells of {MOST_TYPES} types, the most: nothing was written; pad its values to fewer shapes")
+                raise bad(f"column {name!r} has {MOST_TYPES} types of cells, the most: nothing was written; pad its values to fewer shapes")
         if partition is None and request.keys and len(self.partitions) >= MOST_PARTITIONS:
             raise bad(f"partition={request.partition!r} would be the {MOST_PARTITIONS + 1}th: nothing was written; clear one of the others")
 
