@@ -84,11 +84,7 @@ class Child:
 
     def tail(self, lines: int = 25) -> str:
         """The end of its log."""
-        try:
-            text = Path(self.spec.log).read_text(errors="replace")
-        except FileNotFoundError:
-            return ""
-        return "\n".join(text.splitlines()[-lines:])
+        return tail_of(self.spec.log, lines)
 
 
 @contextmanager
@@ -148,3 +144,12 @@ def device_environment(kind: str, devices: tuple[int, ...]) -> dict[str, str]:
     """Environment that shows a worker its own accelerators only; none for workers on the CPU."""
     variable = VISIBLE.get(kind)
     return {} if variable is None else {variable: ",".join(map(str, devices))}
+
+
+def tail_of(log: str, lines: int) -> str:
+    """The last lines of a log; "" where there is none."""
+    try:
+        text = Path(log).read_text(errors="replace")
+    except FileNotFoundError:
+        return ""
+    return "\n".join(text.splitlines()[-lines:])

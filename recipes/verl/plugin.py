@@ -16,7 +16,7 @@ def load() -> None:
 
         check_folders()
         register()
-    except Exception as error:
+    except Exception as error:  # verl drops whatever a plugin raises: it is to be seen in the log
         logging.getLogger(__name__).error("AsyncFlow's plugin for verl is not loaded: %s", error)
         raise
 

@@ -134,7 +134,10 @@ class Cluster:
     def _end_own(self) -> None:
         """What Ray's own shutdown left of our cluster, and its folder."""
         if self._guard is not None:
-            self._guard.communicate(timeout=GUARD_S)
+            try:
+                self._guard.communicate(timeout=GUARD_S)
+            except subprocess.TimeoutExpired:  # it is in its last loop, or stopped: the run's own end is not to hang or to fail on it
+                self._guard.kill()
             self._guard = None
 
 

@@ -28,7 +28,7 @@ def main(folder: str) -> int:
     for patience_s, number in PATIENCE:
         deadline = time.monotonic() + patience_s
         while (left := [pid for pid in holders(folder) if pid not in spared]) and time.monotonic() < deadline:
-            time.sleep(LOOK_S)
+            time.sleep(LOOK_S)  # /proc tells nobody when a descriptor is closed
         if number is not None:
             for pid in left:
                 with contextlib.suppress(ProcessLookupError):

@@ -7,10 +7,9 @@ import signal
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from pathlib import Path
 from typing import Any
 
-from asyncflow.launch.child import ChildSpec, cause_of
+from asyncflow.launch.child import ChildSpec, cause_of, tail_of
 from asyncflow.launch.ray.agent import Order
 
 LOST = -signal.SIGKILL  # exit code of a worker whose agent is gone: it died with it
@@ -68,11 +67,7 @@ class RemoteChild:
                 self._write = -1
 
     def tail(self, lines: int = 25) -> str:
-        try:
-            text = Path(self.spec.log).read_text(errors="replace")
-        except FileNotFoundError:
-            return ""
-        return "\n".join(text.splitlines()[-lines:])
+        return tail_of(self.spec.log, lines)
 
     # ------------------------------------------------------------ in other threads
 
