@@ -17,6 +17,7 @@ from transfer_queue.messages.keyed import (
     Cells,
     CellType,
     KeyedClear,
+    KeyedEndTask,
     KeyedList,
     KeyedLook,
     KeyedPut,
@@ -100,6 +101,7 @@ AnyRequest = (
     | KeyedList
     | KeyedClear
     | KeyedTake
+    | KeyedEndTask
     | Report
     | Cancel
     | Drain
@@ -167,6 +169,7 @@ __all__ = [
     "HandBack",
     "HandedBack",
     "KeyedClear",
+    "KeyedEndTask",
     "KeyedList",
     "KeyedLook",
     "KeyedPut",
