@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from transfer_queue.messages import Record
 from transfer_queue.security import Security
@@ -16,6 +18,16 @@ class Address(Record, frozen=True):
     url: str  # of the controller
     security: Security | None = None  # a worker's keys
     metrics: str | None = None  # "host:port" of the Prometheus endpoint
+
+
+@dataclass(frozen=True)
+class Found:
+    """A queue, and what is ours to do with it."""
+
+    address: Address
+    end: Callable[[], None] = lambda: None  # for `close`
+    exit: Callable[[], None] = lambda: None  # when this process ends without it
+    disown: Callable[[], None] = lambda: None  # in a process that is forked from this one
 
 
 def from_environment() -> Address | None:

@@ -56,7 +56,6 @@ class Door:
         self._calls: deque[tuple[Ask[Any], Future[Any]]] = deque()
         self._changed = threading.Condition()
         self._closed = False
-        self._leaves = True
         self._client: KeyedClient
         joined: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, args=(joined,), name="transfer queue", daemon=True)
@@ -81,10 +80,10 @@ class Door:
             self._changed.notify()
         return future
 
-    def close(self, leave: bool = True) -> None:
-        """Calls that wait fail with QueueGone; the one under way has END_S, and past it ends by itself. `leave`: tell the controller."""
+    def close(self) -> None:
+        """Calls that wait fail with QueueGone; the one under way has END_S, and past it ends by itself."""
         with self._changed:
-            self._closed, self._leaves = True, leave
+            self._closed = True
             waiting, self._calls = self._calls, deque()
             self._changed.notify()
         for _, future in waiting:
@@ -164,7 +163,7 @@ class Door:
 
     def _end(self) -> None:
         with self._client as client:
-            if self._leaves and client.controller.up:
+            if client.controller.up:  # else it is gone, or was ended by us
                 with contextlib.suppress(QueueError, QueueTimeout, QueueGone):
                     client.leave().result(LEAVE_S)
 

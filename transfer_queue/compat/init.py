@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from transfer_queue.compat.address import URL, Address, from_environment
+from transfer_queue.compat.address import URL, Address, Found, from_environment
 from transfer_queue.compat.conf import Settings, settings_of
 from transfer_queue.compat.door import Door
 from transfer_queue.compat.processes import QueueProcesses
@@ -25,16 +25,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TURN_S = 180.0  # for another thread of this process that finds or starts the queue
-
-
-@dataclass(frozen=True)
-class Found:
-    """A queue, and what is ours to do with it."""
-
-    address: Address
-    end: Callable[[], None] = lambda: None  # for `close`
-    exit: Callable[[], None] = lambda: None  # when this process ends without it
-    disown: Callable[[], None] = lambda: None  # in a process that is forked from this one
 
 
 @dataclass(frozen=True)
@@ -75,9 +65,8 @@ def close() -> None:
     with _alone():
         here, _process.here, _process.inherited = _process.here, None, None
         if here is not None:
-            ends = here.found.end is not Found.end
             here.found.end()  # first: what is under way ends with it
-            here.door.close(leave=not ends)
+            here.door.close()
 
 
 def entered() -> Door:
@@ -114,7 +103,7 @@ def _enter(find: Callable[[], Found]) -> _Here:
     if here is not None and not here.door.lost:
         return here
     if here is not None:
-        here.door.close(leave=False)
+        here.door.close()
         here.found.exit()
         _process.here, _process.inherited = None, None
     with contextlib.ExitStack() as failed:

@@ -3,12 +3,12 @@ that made it, and by `close`. It asks for no CPU, so that it has its place on an
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import Any
 
-from transfer_queue.compat.address import Address
+from transfer_queue.compat.address import Address, Found
 from transfer_queue.compat.conf import Settings
-from transfer_queue.compat.init import Found
 from transfer_queue.compat.processes import START_S, QueueProcesses
 from transfer_queue.errors import QueueTimeout
 
@@ -75,8 +75,6 @@ def _end(actor: Any) -> None:
     """Its processes first: killed with it, they would only notice a moment later."""
     import ray
 
-    try:
+    with contextlib.suppress(ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError):  # it is gone, or hangs
         ray.get(actor.end.remote(), timeout=ASK_S)
-    except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError):
-        pass  # it is gone, or hangs
     ray.kill(actor)
