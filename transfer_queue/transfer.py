@@ -33,6 +33,7 @@ Kept = Callable[[Any], bool]  # the reply → whether the controller looked at t
 
 VERDICT_S = 2.0  # for the controller to hear of a shard that does not answer; whoever restarts processes tells it at once
 TRIES = 3  # of a write whose shard ends before the controller has heard of the bytes
+ROOM_S, ROOM_LOOK_S = 1.0, 0.02  # a full shard may still have to hear of what the controller freed; asked again so often
 
 
 class Transfer(Connection):
@@ -227,6 +228,7 @@ class Transfer(Connection):
         gone: QueueGone | None = None
         full: QueueError | None = None
         patient = len(self.shards) < 2  # also with who was never reached
+        free_by = time.monotonic() + ROOM_S
         try:
             while True:
                 gone, full = None, None
@@ -251,7 +253,10 @@ class Transfer(Connection):
                         others |= self._renew(0.0)  # also where another takes it: else the successor of the dead one gets nothing
                 patient |= late
                 if gone is None and full is not None and not late and not others:
-                    raise full
+                    if full.code != "capacity" or time.monotonic() >= free_by:
+                        raise full
+                    self._step(ROOM_LOOK_S, ())
+                    continue
                 if not late and not others and not self._renew(VERDICT_S):
                     assert gone is not None, "every shard was full, or gone"
                     raise gone
