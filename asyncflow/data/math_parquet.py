@@ -48,7 +48,7 @@ class MathParquet:
         compare_bytes: int = 2 << 30,  # most memory of the process that compares
     ) -> None:
         self._seed, self._folder, self._stop_token_ids = seed, tokenizer, tuple(stop_token_ids)
-        self._questions = QuestionFiles(_files(train), _files(held_out), held_out_share, prompt_width, item_bytes, self._encode)
+        self._questions = QuestionFiles(_files("train", train), _files("held_out", held_out), held_out_share, prompt_width, item_bytes, self._encode)
         self._judge = MathJudge(forms, compare_s, compare_bytes)
         self._compare_s, self._loaded = compare_s, False
 
@@ -123,5 +123,9 @@ class MathParquet:
         return prompt_ids(self.tokenizer, chats)
 
 
-def _files(named: Files) -> tuple[str, ...]:
-    return (named,) if isinstance(named, str) else tuple(named)
+def _files(key: str, named: Files) -> tuple[str, ...]:
+    files = (named,) if isinstance(named, str) else tuple(named) if isinstance(named, list | tuple) else None
+    if files is None or not all(isinstance(file, str) and file for file in files):
+        rule = "it must be the name of a file, or a list of such"
+        raise ValueError(f"task.options.{key} = {named!r}: {rule}; nothing was read. Fix: task.options.{key}=FILE")
+    return files
