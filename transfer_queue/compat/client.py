@@ -184,7 +184,7 @@ def _check_whole(found: Found, partition: str, numbers: Sequence[int], names: Se
         gone = sorted(set(numbers).difference(found.numbers.tolist()))
         raise StorageKeyNotFoundError(f"rows {gone[:8]} of partition {partition!r} were cleared since the batch was made: look their keys up again")
     if lacking := [name for name in names if name not in found.parts]:
-        raise StorageKeyNotFoundError(f"columns {lacking[:8]} are not there in all {len(numbers)} rows of partition {partition!r}: put them, or select others")
+        raise StorageKeyNotFoundError(f"columns {lacking[:8]} are not in all {len(numbers)} rows of partition {partition!r}: put or leave them")
 
 
 def _put(data: TensorDict, metadata: BatchMeta | None, partition: str | None, parser: Parser | None) -> Call[Put, BatchMeta]:
@@ -196,7 +196,7 @@ def _put(data: TensorDict, metadata: BatchMeta | None, partition: str | None, pa
     if rows != metadata.size:
         raise ValueError(f"data has {rows} rows for a batch of {metadata.size}: they would land on other rows; nothing was written")
     if len(partitions) > 1:
-        raise ValueError(f"metadata has rows of partitions {sorted(partitions)}: a put is whole or not at all, in one; use metadata.chunk_by_partition()")
+        raise ValueError(f"metadata has rows of partitions {sorted(partitions)}: a put goes into one, whole; use metadata.chunk_by_partition()")
     columns, numbers, tags, owner = packed_columns(data, parser), list(metadata.global_indexes), metadata._fresh, metadata.partition_ids[0]
 
     def answer(put: Put) -> BatchMeta:

@@ -8,7 +8,7 @@ from transfer_queue.compat.tensors import TensorDict, rows_of
 
 
 def described(fields: TensorDict) -> dict[str, dict[str, Any]]:
-    """Column → dtype and shape of a row, or of each; a row without axes counts as a run of one. Raises ValueError for other rows than the batch has."""
+    """Column → dtype and shape of a row, or of each; a row without axes counts as a run of one. Raises ValueError for another number of rows."""
     return {name: _described(name, value, rows_of(fields)) for name, value in fields.items()}
 
 

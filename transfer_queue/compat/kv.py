@@ -153,7 +153,7 @@ def _get(keys: list[str] | str, partition: str, select: list[str] | str | None) 
             gone = sorted(set(named).difference(found.keys))
             logger.warning("partition %r has no keys %s: they are left out", partition, gone[:8])
         if not found.names:
-            raise ValueError(f"keys {named[:8]} of partition {partition!r} have no column that all of them have: they have tags only, or are not ready")
+            raise ValueError(f"keys {named[:8]} of partition {partition!r} have no column in common: they have tags only, or are not ready")
         if not found.parts:
             logger.warning("keys of partition %r have none of the columns %s: no rows are returned", partition, names)
             return TensorDict({}, batch_size=[0])

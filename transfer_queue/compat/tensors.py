@@ -21,7 +21,7 @@ try:
 except ImportError as error:
     raise RuntimeError(f"transfer_queue's TensorDict interface needs torch and tensordict: {error}. pip install tensordict") from error
 
-from transfer_queue.codec import Column, to_torch
+from transfer_queue.codec import to_torch
 from transfer_queue.codec.text import pack_blobs, pack_text
 from transfer_queue.columns import Jagged
 from transfer_queue.compat.objects import pack_values, unpacked_value
@@ -89,9 +89,10 @@ def joined_tables(tables: Sequence[tuple[Sequence[int], TensorDict]], rows: int)
 def _packed(name: str, value: Any, rows: int) -> Typed:
     if not isinstance(value, torch.Tensor):
         return _packed_values(name, _batched(name, value, rows))
+    if getattr(value, "_ragged_idx", None) == 1 and 0 not in value._values.shape[1:]:  # type: ignore[attr-defined]
+        return typed(name, value)
     if value.is_nested:
-        flat = value.layout is torch.jagged and value._ragged_idx == 1 and 0 not in value.shape[2:]  # type: ignore[attr-defined]
-        return typed(name, value) if flat else _packed_tensors(name, list(value.unbind()))
+        return _packed_tensors(name, list(value.unbind()))
     if value.dim() > 2 and (len(value) == 1 or 0 in value.shape):
         # one row alone: its later axes differ from those of the next, and each shape would be a type of its own
         return typed_of(pack_values(name, list(value.unbind())))
@@ -148,13 +149,13 @@ def _column(parts: Sequence[Part], rows: int) -> Any:
         kind, values = parts[0].type, parts[0].values
         if isinstance(values, Jagged):
             return _jagged(values)
-        if kind.kind == "scalar" and not kind.shape:
+        if isinstance(values, np.ndarray) and not kind.shape:
             return to_torch(values, kind.dtype)
         if kind.kind in ("text", "blob"):
             return NonTensorStack(*values)
     found: list[Any] = [None] * rows
     for part in parts:
-        for row, value in zip(part.rows.tolist(), _values(part.values, part.type.dtype, part.type.kind), strict=True):
+        for row, value in zip(part.rows.tolist(), _values(part), strict=True):
             found[row] = value
     return _of_rows(found)
 
@@ -166,14 +167,15 @@ def _jagged(runs: Jagged) -> torch.Tensor:
     return torch.nested.nested_tensor_from_jagged(values, offsets, min_seqlen=int(lengths.min()), max_seqlen=int(lengths.max()))
 
 
-def _values(column: Column, dtype: str, kind: str) -> list[Any]:
+def _values(part: Part) -> list[Any]:
     """Row by row."""
+    column = part.values
     if isinstance(column, Jagged):
-        whole = to_torch(column.values, dtype)
+        whole = to_torch(column.values, part.type.dtype)
         return [whole[start:stop] for start, stop in itertools.pairwise(column.offsets.tolist())]
     if isinstance(column, np.ndarray):
-        return list(to_torch(column, dtype).unbind())
-    return [unpacked_value(value) for value in column] if kind == "object" else list(column)
+        return list(to_torch(column, part.type.dtype).unbind())
+    return [unpacked_value(value) for value in column] if part.type.kind == "object" else column
 
 
 def _batched_rows(column: Any) -> list[Any]:
