@@ -51,6 +51,11 @@ def abandoned(before: set[str]) -> list[str]:
     return sorted(name for name in segments() - before if f"{SEGMENTS}/{name}" not in used)
 
 
+def remove(names: list[str]) -> None:
+    for name in names:
+        (SEGMENTS / name).unlink(missing_ok=True)
+
+
 def _mapped(process: Path) -> str:
     held = []
     with contextlib.suppress(OSError):

@@ -17,7 +17,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from tests.verl.leftovers import abandoned, end, segments
+from tests.verl.leftovers import abandoned, end, remove, segments
 from tests.verl.tiny import make_tiny
 from tests.verl.v1_settings import ENGINES, V1, environment, make_data, overrides
 
@@ -49,14 +49,16 @@ def trained(asked: V1, limit_s: float = 300.0, more: tuple[str, ...] = ()) -> di
     with tempfile.TemporaryDirectory(prefix="r", dir="/tmp", ignore_cleanup_errors=True) as temporary:
         settings = [*overrides(asked, model, data, temporary), *more]
         command = ["timeout", "--kill-after=20", str(limit_s), sys.executable, "-m", "verl.trainer.main_ppo", *settings]
+        everything["TMPDIR"] = temporary  # vLLM leaves a file there, too
         try:
             with asked.log.open("w") as log:
                 status = subprocess.run(command, env=everything, cwd=asked.out, stdout=log, stderr=subprocess.STDOUT, timeout=limit_s + 60).returncode
         finally:
             killed = end(mark)
+            remove(abandoned(before))  # vLLM leaves two for each replica, and a semaphore
     if status:
         raise RuntimeError(f"verl ended with {status}; see {asked.log}\n{_complaints(asked.log)}")
-    return {"transfer_queue": whose, **figures(asked.metrics), "killed": list(killed.values()), "segments": abandoned(before)}
+    return {"transfer_queue": whose, **figures(asked.metrics), "killed": list(killed.values())}
 
 
 def _complaints(log: Path) -> str:

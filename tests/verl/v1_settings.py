@@ -8,9 +8,10 @@ from pathlib import Path
 
 from tests.verl.children import ENVIRONMENT, ROOT
 from tests.verl.leftovers import MARK
+from tests.verl.toy_reward import PLACES
 
 BASELINE = ROOT / ".venv-verl/baseline"
-PROMPTS, BATCH, SAMPLES, LENGTH = 64, 8, 4, 16
+PROMPTS, BATCH, SAMPLES, LENGTH = 64, 8, 4, PLACES
 ENGINES = {
     "plain": ["custom_backend_module=tests.verl.plain_engine"],
     "asyncflow": ["custom_backend_module=checkpoint_engine.adapters.verl", "+engine_kwargs.asyncflow.timeout_s=10.0"],
@@ -47,7 +48,7 @@ class V1:
 
 
 def make_data(folder: Path) -> Path:
-    """Chats that ask for a digit."""
+    """Chats that ask for digits."""
     import pandas
 
     rows = [
