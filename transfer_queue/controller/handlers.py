@@ -45,6 +45,7 @@ class Handlers:
             m.DropGroups: lambda r: dropping.drop_groups(topic(r.topic), r, owner(r)),
             m.WriteBack: lambda r: consuming.write_back(topic(r.topic), r, owner(r)),
             m.Release: lambda r: consuming.give_back(topic(r.topic), r, owner(r)),
+            m.Renew: lambda r: consuming.renew(topic(r.topic), r, owner(r)),
             m.Commit: self._commit,
         }
 

@@ -12,7 +12,7 @@ value.
 from __future__ import annotations
 
 from transfer_queue.messages.base import PROTOCOL, Cancel, ErrorReply, Kind, OkEmpty, Policy, Record, Reply, Request, RunState, State, Unit
-from transfer_queue.messages.consuming import Commit, OkCommitted, OkTaken, OkWritten, Published, Release, Take, WriteBack
+from transfer_queue.messages.consuming import Commit, OkCommitted, OkTaken, OkWritten, Published, Release, Renew, Take, WriteBack
 from transfer_queue.messages.keyed import (
     Cells,
     CellType,
@@ -93,6 +93,7 @@ AnyRequest = (
     | Take
     | WriteBack
     | Release
+    | Renew
     | Commit
     | Published
     | KeyedPut
@@ -217,6 +218,7 @@ __all__ = [
     "Record",
     "Register",
     "Release",
+    "Renew",
     "Replay",
     "ReplayStatus",
     "Replayed",
