@@ -77,6 +77,8 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def _metrics(options: argparse.Namespace) -> int:
+    if options.attached:
+        end_with_stdin()
     host, port = _metrics_bind(options.bind)
     from transfer_queue.operation.exporter import Exporter
 

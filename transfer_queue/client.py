@@ -180,6 +180,10 @@ class QueueClient(Transfer):
     def release(self, topic: str, consumer: str, lease: int) -> Pending[m.OkEmpty]:
         return self.submit(m.Release(topic=topic, consumer=consumer, member="", incarnation=0, lease=lease))
 
+    def renew(self, topic: str, consumer: str, lease: int, within_s: float) -> Pending[m.OkEmpty]:
+        """See `messages.Renew`."""
+        return self.submit(m.Renew(topic=topic, consumer=consumer, member="", incarnation=0, lease=lease, within_s=within_s))
+
     def commit(
         self, topic: str, consumer: str, model: str, epoch: int, step: int, leases: list[int], info: dict[str, float] | None = None
     ) -> Pending[m.OkCommitted]:

@@ -23,6 +23,7 @@ class Hub:
         self._watched: list[tuple[Any, int]] = []  # the sockets of all links, as a poll takes them
         self._chores: dict[Link, Callable[[], None]] = {}
         self._fresh: set[Pending[Any]] = set()  # settled, neither told nor awaited yet
+        self._look_s = math.inf  # longest single look at the sockets, for chores that are due though nothing comes
 
     def add(self, link: Link, chore: Callable[[], None] | None = None) -> Link:
         """`chore` is called before every look at the sockets: what is to be said on `link` by its own thread only. It must neither wait nor raise."""
@@ -81,6 +82,7 @@ class Hub:
         lost = [deadline for link in self._links if (deadline := link.deadline()) is not None]
         if lost:
             timeout_s = min(timeout_s, min(lost) - time.monotonic())
+        timeout_s = min(timeout_s, self._look_s)
         named = {item if isinstance(item, zmq.Socket | int) else item.fileno(): item for item in extra} if extra else {}
         watched = [*self._watched, *((item, zmq.POLLIN) for item in named)] if named else self._watched
         events = zmq.zmq_poll(watched, max(0, math.ceil(timeout_s * 1000)))

@@ -25,6 +25,10 @@ def rows_of_lease(topic: TopicState, lease: Lease) -> Rows:
     return Rows(gids, indices, packed(store.rows.oldest[lease.rows]), packed(lease.newest), tuple(map(packed, columns)))
 
 
+MOST_HELD_S = 600.0
+"""A lease that is renewed again and again ends so long after its hand-out: its owner hangs, whatever it says."""
+
+
 def arm(topic: TopicState, lease: Lease) -> None:
     """It ends by time, as all leases do but those of terminal consumers."""
     lease.deadline = topic.runtime.now() + topic.lease_s
@@ -33,6 +37,16 @@ def arm(topic: TopicState, lease: Lease) -> None:
 
 def watch(topic: TopicState, lease: Lease, due: Due) -> None:
     lease.timer = topic.timer(partial(_ask_consumer, topic, lease), due)
+
+
+def hold(topic: TopicState, lease: Lease, within_s: float) -> None:
+    """Its owner, and so what it took later, stands still for at most `within_s` seconds from now; 0: it goes on, and each has its whole time."""
+    now = topic.runtime.now()
+    for held in topic.leases.later(lease):
+        if held.timer is not None:
+            topic.runtime.timers.cancel(held.timer)
+            held.deadline = min(now + within_s + topic.lease_s, max(held.since + MOST_HELD_S, held.deadline))
+            watch(topic, held, topic.runtime.timers.due(held.deadline))
 
 
 def _ask_consumer(topic: TopicState, lease: Lease) -> float | None:

@@ -59,8 +59,12 @@ class VllmProcess:
     # ---------------------------------------------------------------- life
 
     def start(self) -> None:
-        """Raises EngineGone when vLLM is not ready after `start_s`, or its processes ended; ValueError and the like for what vLLM refuses."""
-        self._folder = new_folder()
+        """Raises EngineGone when vLLM is not ready after `start_s`, or its processes ended, or there is no place for its sockets; ValueError and the
+        like for what vLLM refuses."""
+        try:
+            self._folder = new_folder()
+        except OSError as error:
+            raise EngineGone(f"vLLM of {self._name} did not start: {error}") from error
         set_environment(self._settings, self._folder)
         self._before = set(multiprocessing.active_children())
         self._thread.start()
@@ -118,8 +122,9 @@ class VllmProcess:
         self._kill_children()
         remove_traces(self._ident, self._folder, self._segments)
         forget_environment(self._folder)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(END_S)
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(END_S)
         if not self._thread.is_alive():
             self._loop.close()
 
