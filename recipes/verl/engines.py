@@ -25,12 +25,14 @@ class Built(NamedTuple):
 def join_group(rank: int = 0, ranks: int = 1, store: torch.distributed.Store | None = None) -> None:
     """The world of this process, before an engine is built. `store`: shared by all ranks; None: of this process alone."""
     import torch
-    from verl.utils.device import get_device_name, get_nccl_backend
+    from verl.utils.device import get_device_name, get_nccl_backend, get_torch_device
 
     if torch.distributed.is_initialized():
         return
     device = get_device_name()
     backend = "gloo" if device == "cpu" else f"cpu:gloo,{device}:{get_nccl_backend()}"
+    if device != "cpu":
+        get_torch_device().set_device(rank)  # of those that this process may see
     store = torch.distributed.HashStore() if store is None else store
     torch.distributed.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=timedelta(seconds=GROUP_TIMEOUT_S))
 

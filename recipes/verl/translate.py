@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from asyncflow.config import RunConfig
 from asyncflow.config.check import check
 from asyncflow.config.errors import SettingError
 from asyncflow.config.typed import typed
+from asyncflow.flow.bytes import group_bytes, prompt_bytes
 from recipes.verl.conf import OPTION
 from recipes.verl.served import at, refuse_unserved
 from recipes.verl.units import read_knobs, to_units
 
 HERE = "recipes.verl"
+UNBOUNDED_BATCHES = 8  # room in batches where the staleness has no bound
 ITEM_BYTES = 1 << 14  # of a prompt's row as the reward gets it
 KINDS = {"cpu": "cpu", "cuda": "cuda", "npu": "npu"}
 
@@ -23,7 +27,8 @@ def run_config(conf: Mapping[str, Any]) -> RunConfig:
 
     Raises ConfigError."""
     refuse_unserved(conf)
-    config = typed(merged(translated(conf), conf.get("asyncflow") or {}))
+    own = conf.get("asyncflow") or {}
+    config = _with_room(typed(merged(translated(conf), own)), own)
     check(config)
     _refuse_shapes(conf, config)
     return config
@@ -48,7 +53,10 @@ def translated(conf: Mapping[str, Any]) -> dict[str, Any]:
         "staleness": units.staleness,
         "batch_size": units.batch_size,
         "flow": {"policy": units.policy},
-        "models": {"policy": {"path": at(conf, "actor_rollout_ref.model.path")}, "ref": {"same_as": "policy", "frozen": True}},
+        "models": {
+            "policy": {"path": at(conf, "actor_rollout_ref.model.path"), "dtype": rollout["dtype"]},  # that which is published and sampled with
+            "ref": {"same_as": "policy", "frozen": True, "dtype": rollout["dtype"]},
+        },
         "task": {"path": f"{HERE}.task:VerlTask", "options": {OPTION: {**conf}}, "item_bytes": ITEM_BYTES},
         "rollout": _rollout(rollout, data),
         "algorithm": {
@@ -139,6 +147,19 @@ def merged(base: Any, over: Any) -> Any:
     if not isinstance(base, Mapping) or not isinstance(over, Mapping):
         return over
     return {**base, **{key: merged(base[key], value) if key in base else value for key, value in over.items()}}
+
+
+def _with_room(config: RunConfig, own: Mapping[str, Any]) -> RunConfig:
+    """Room for all permits at their worst, where nobody says how much: verl has no such knob."""
+    flow, queue = config.flow, config.queue
+    if at(own, "flow.budget_bytes") is None:
+        batches = UNBOUNDED_BATCHES if config.staleness is None else config.staleness + 1
+        need = batches * config.batch_size * group_bytes(config)
+        flow = msgspec.structs.replace(flow, budget_bytes=max(flow.budget_bytes, need))
+    if at(own, "queue.shard_bytes") is None:
+        need = flow.budget_bytes + config.data.prompts_bound * prompt_bytes(config)
+        queue = msgspec.structs.replace(queue, shard_bytes=max(queue.shard_bytes, -(-need // queue.shards)))
+    return msgspec.structs.replace(config, flow=flow, queue=queue)
 
 
 def _refuse_shapes(conf: Mapping[str, Any], config: RunConfig) -> None:

@@ -63,7 +63,7 @@ def settings(model: Path, data: Path, steps: int, threshold: int) -> list[str]:
         *engines,
         f"{actor}.use_torch_compile=false",
         f"{actor}.ppo_micro_batch_size_per_gpu={BATCH * SAMPLES}",
-        f"{actor}.optim.lr=3e-3",
+        f"{actor}.optim.lr=1e-2",
         f"{rollout}.n={SAMPLES}",
         f"{rollout}.n_gpus_per_node=1",
         f"{rollout}.dtype=float32",
@@ -75,13 +75,13 @@ def settings(model: Path, data: Path, steps: int, threshold: int) -> list[str]:
         f"{ref}.log_prob_micro_batch_size_per_gpu={BATCH * SAMPLES}",
         f"reward.custom_reward_function.path={ROOT / 'tests/verl/toy_reward.py'}",
         "+asyncflow.rollout.options.kv_cache_bytes=33554432",
-        "+asyncflow.limits.start_s=240",
-        "+asyncflow.limits.stall_s=200",
+        "+asyncflow.limits.start_s=400",
+        "+asyncflow.limits.stall_s=300",
         "+asyncflow.limits.lease_s=120",
     ]
 
 
-def recipe(out: Path, *more: str, steps: int = 30, threshold: int = 2, limit_s: int = 290, options: tuple[str, ...] = ()) -> Run:
+def recipe(out: Path, *more: str, steps: int = 30, threshold: int = 2, limit_s: int = 480, options: tuple[str, ...] = ()) -> Run:
     """Runs `python -m recipes.verl.main` to its end. `threshold`: verl's, one more than the staleness."""
     out.mkdir(parents=True, exist_ok=True)
     model, data = make_tiny(out / "model"), make_data(out)
