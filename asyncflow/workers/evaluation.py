@@ -39,6 +39,7 @@ class Evaluator:
             "version": weights.version,
             "digest": weights.digest,
             "accuracy": sum(score is not None and score >= 1.0 for score in scores) / len(scores),
+            "score_mean": sum(score or 0.0 for score in scores) / len(scores),
             "items": len(scores),
             "unscored": scores.count(None),
             "response_tokens_mean": sum(map(len, answers)) / len(answers),
