@@ -94,7 +94,7 @@ def _check_version(topic: TopicState, request: Put) -> int:
     least = topic.window.min_version(topic.version, topic.ledger.open + request.groups - 1)
     if not least <= version <= topic.version:
         raise RequestError(
-            "stale" if 0 <= version < least else "bad_request",  # it was in order once: the clock went on while the rows were made, or waited for room
+            "stale" if 0 <= version < least else "bad_request",  # the clock went on while the rows were made, or waited for room
             f"version={version} of a put is outside [{least}, {topic.version}] (what the staleness window lets in behind {topic.ledger.open} open "
             "groups, the committed clock): the bound would not hold; nothing was stored. Make the rows with newer weights"
         )
