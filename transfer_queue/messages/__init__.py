@@ -17,6 +17,7 @@ from transfer_queue.messages.keyed import (
     Cells,
     CellType,
     KeyedClear,
+    KeyedEndTask,
     KeyedList,
     KeyedLook,
     KeyedPut,
@@ -101,6 +102,7 @@ AnyRequest = (
     | KeyedList
     | KeyedClear
     | KeyedTake
+    | KeyedEndTask
     | Report
     | Cancel
     | Drain
@@ -168,6 +170,7 @@ __all__ = [
     "HandBack",
     "HandedBack",
     "KeyedClear",
+    "KeyedEndTask",
     "KeyedList",
     "KeyedLook",
     "KeyedPut",
