@@ -34,7 +34,7 @@ def load_checkpoint(checkpoint_dir: str | Path) -> None:
     address = door().address
     if not (folder / STATE).is_file():
         raise FileNotFoundError(
-            f"{folder} holds no {STATE!r}, so it is no checkpoint of this queue, and nothing was loaded; one that TransferQueue wrote is pickled, and is not "
-            "read"
+            f"{folder} holds no {STATE!r}, so it is no checkpoint of this queue, and nothing was loaded; one that TransferQueue wrote is "
+            "pickled, and is not read"
         )
     load(address.url, folder, address.security, ANSWER_S)

@@ -83,15 +83,25 @@ def joined_tables(tables: Sequence[tuple[Sequence[int], TensorDict]], rows: int)
     return TensorDict(columns, batch_size=[rows])
 
 
+def selected(fields: TensorDict, start: int, stop: int) -> TensorDict:
+    """Rows start … stop. torch slices no nested tensor."""
+    columns = {}
+    for name, value in fields.items():
+        nested = isinstance(value, torch.Tensor) and value.is_nested
+        columns[name] = torch.nested.as_nested_tensor(list(value.unbind()[start:stop]), layout=value.layout) if nested else value[start:stop]
+    return TensorDict(columns, batch_size=[stop - start])
+
+
 # ------------------------------------------------------------ rows of what is put
 
 
 def _packed(name: str, value: Any, rows: int) -> Typed:
     if not isinstance(value, torch.Tensor):
         return _packed_values(name, _batched(name, value, rows))
+    if getattr(value, "_ragged_idx", None) == 1 and 0 not in value._values.shape[1:]:  # type: ignore[attr-defined]
+        return typed(name, value)
     if value.is_nested:
-        flat = value.layout is torch.jagged and value._ragged_idx == 1 and 0 not in value.shape[2:]  # type: ignore[attr-defined]
-        return typed(name, value) if flat else _packed_tensors(name, list(value.unbind()))
+        return _packed_tensors(name, list(value.unbind()))
     if value.dim() > 2 and (len(value) == 1 or 0 in value.shape):
         # one row alone: its later axes differ from those of the next, and each shape would be a type of its own
         return typed_of(pack_values(name, list(value.unbind())))
@@ -207,4 +217,4 @@ def single(fields: Mapping[str, Any]) -> TensorDict:
     return TensorDict(columns, batch_size=[1])
 
 
-__all__ = ["Parser", "TensorDict", "joined_tables", "packed_columns", "parsed", "rows_of", "single", "table"]
+__all__ = ["Parser", "TensorDict", "joined_tables", "packed_columns", "parsed", "rows_of", "selected", "single", "table"]

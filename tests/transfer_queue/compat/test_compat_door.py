@@ -47,13 +47,13 @@ def test_calls_run_on_one_thread_in_their_order_whatever_thread_hands_them_in(op
     lock = threading.Lock()
     handed: list[Future[None]] = []
 
-    def hand(number: int) -> None:
-        for turn in range(50):
+    def hand() -> None:
+        for _ in range(50):
             with lock:  # so that the order is known
                 at = len(handed)
                 handed.append(opened.call(lambda client, at=at: ran.append((at, threading.get_ident()))))  # type: ignore[misc]
 
-    threads = [threading.Thread(target=hand, args=(number,)) for number in range(4)]
+    threads = [threading.Thread(target=hand) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
