@@ -100,7 +100,7 @@ def command(argv: list[str]) -> int:
 
 
 def end(code: int) -> None:
-    """As a forked worker ends: without an interpreter that takes apart all it imported, which with large libraries takes longer than `limits.drain_s`."""
+    """As a forked worker ends: an interpreter takes apart all it imported, which with large libraries takes longer than `limits.drain_s`."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
