@@ -37,7 +37,7 @@ class MathParquet:
         seed: int,
         tokenizer: str,  # folder of the model's Hugging Face files
         train: Files,
-        held_out: Files = (),  # questions of these are evaluated, and never trained
+        held_out: Files | None = (),  # questions of these are evaluated, and never trained
         held_out_share: float = 0.0,  # without such files: this share of the training questions, by the hash of their text
         prompt_width: int,  # longest prompt in tokens
         item_bytes: int,
@@ -118,5 +118,5 @@ class MathParquet:
         return prompt_ids(self.tokenizer, chats)
 
 
-def _files(named: Files) -> tuple[str, ...]:
-    return (named,) if isinstance(named, str) else tuple(named)
+def _files(named: Files | None) -> tuple[str, ...]:
+    return (named,) if isinstance(named, str) else tuple(named or ())

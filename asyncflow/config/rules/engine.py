@@ -10,11 +10,15 @@ from asyncflow.config.root import RunConfig
 
 
 def options(config: RunConfig) -> None:
-    """`rollout.options` of vLLM; those of the embedded engine are checked where it is built."""
+    """`rollout.options` of vLLM and of the embedded engine. What they may say stands on the configuration, so it is no part of it."""
     if config.rollout.engine == VLLM:
-        from asyncflow.engines.rollout.vllm.settings import vllm_settings  # it stands on the configuration, so it is no part of it
+        from asyncflow.engines.rollout.vllm.settings import vllm_settings
 
         vllm_settings(config.rollout.options)
+    elif config.rollout.engine == EMBEDDED:
+        from asyncflow.engines.rollout.embedded_options import embedded_settings
+
+        embedded_settings(config.rollout.options)
 
 
 def tensor_parallel(config: RunConfig) -> None:
