@@ -29,11 +29,30 @@ def load_tokenizer(folder: str | Path) -> PreTrainedTokenizerFast:
     return tokenizer
 
 
+class ChatRefused(ValueError):
+    """The chat template does not take a chat, or writes nothing for it. `place`: which of those that were given, from 0."""
+
+    def __init__(self, place: int, why: str) -> None:
+        super().__init__(why)
+        self.place = place
+
+
 def prompt_ids(tokenizer: PreTrainedTokenizerFast, chats: Sequence[list[Message]]) -> list[list[int]]:
-    """Token ids of each chat, up to where the model's turn begins."""
-    texts = [tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True) for messages in chats]
+    """Token ids of each chat, one at least, up to where the model's turn begins. Raises ChatRefused."""
+    texts = [_written(tokenizer, place, messages) for place, messages in enumerate(chats)]
     encoded: Any = tokenizer(texts, add_special_tokens=False, padding=False, truncation=False)  # the template has written the special ones
-    return [list(ids) for ids in encoded["input_ids"]]
+    prompts = [list(ids) for ids in encoded["input_ids"]]
+    for place, ids in enumerate(prompts):
+        if not ids:
+            raise ChatRefused(place, "it has no token")
+    return prompts
+
+
+def _written(tokenizer: PreTrainedTokenizerFast, place: int, messages: list[Message]) -> str:
+    try:
+        return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+    except Exception as error:  # a template is a program of the model's maker: many take no system message, or want roles to alternate
+        raise ChatRefused(place, f"{type(error).__name__}: {error}") from error
 
 
 def stops_of(folder: str | Path, tokenizer: PreTrainedTokenizerFast) -> tuple[int, ...]:

@@ -5,6 +5,8 @@ Read are `prompt` and `reward_model`, and `data_source` where it is there; what 
 
 from __future__ import annotations
 
+import math
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,14 +44,13 @@ class Row(NamedTuple):
 def read_rows(path: str | Path, setting: str = "task.options.train") -> list[Row]:
     """All rows of a file, which `setting` names. Raises DataError for the first thing that cannot be used."""
     file = str(path)
-    table = _table(Path(path), setting)
-    rows = [_row(file, number, record) for number, record in enumerate(table.to_pylist())]
+    rows = [_row(file, number, record) for number, record in enumerate(_records(Path(path), setting))]
     if not rows:
         raise DataError(f"{file}: it holds no row, and at least one is needed; there would be nothing to ask. Fix: name another file")
     return rows
 
 
-def _table(path: Path, setting: str) -> Any:
+def _records(path: Path, setting: str) -> list[dict[str, Any]]:
     try:
         import pyarrow
         from pyarrow import parquet
@@ -65,8 +66,9 @@ def _table(path: Path, setting: str) -> Any:
             if lost:
                 rule = f"the columns {', '.join(NEEDED)} are needed, and {', '.join(lost)} is missing; there are {', '.join(names)}"
                 raise DataError(f"{path}: {rule}; nothing was read. Fix: write it in verl's columns (python -m asyncflow.data.gsm8k --help)")
-            return file.read(columns=[name for name in (*NEEDED, SOURCE) if name in names])
-    except (pyarrow.ArrowInvalid, OSError) as error:
+            records: list[dict[str, Any]] = file.read(columns=[name for name in (*NEEDED, SOURCE) if name in names]).to_pylist()
+            return records
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:  # damaged, of a kind that pyarrow lacks, or a text that is none
         raise DataError(f"{path}: it cannot be read as parquet ({error}); nothing was read. Fix: write it again") from error
 
 
@@ -91,11 +93,18 @@ def _truths(file: str, number: int, reward: Any) -> list[str]:
         rule = f"only answers that a rule can compare are scored here, so it must be {RULE_STYLE!r}"
         raise _error(file, number, f"{REWARD}.style", style, rule, "leave such rows out, or use a task of your own (docs/recipes.md)")
     truths = truth if isinstance(truth, list) else [truth]
-    texts = [str(each).strip() if isinstance(each, int | float) and not isinstance(each, bool) else each for each in truths]
+    texts = [_as_text(each) for each in truths]
     if not texts or not all(isinstance(text, str) and text.strip() for text in texts):
-        rule = "it must be the right answer as a text that is not empty, or a list of such"
+        rule = "it must be the right answer as a finite number or a text that is not empty, or a list of such"
         raise _error(file, number, f"{REWARD}.ground_truth", truth, rule, "write the answer, or leave the row out")
     return [text.strip() for text in texts]
+
+
+def _as_text(truth: Any) -> Any:
+    """A number as people write it, without an exponent; NaN, which a missing value becomes on its way through pandas, and all else as it is."""
+    if isinstance(truth, bool) or not isinstance(truth, int | float) or not math.isfinite(truth):
+        return truth
+    return format(Decimal(repr(truth)), "f")
 
 
 def _error(file: str, number: int, column: str, value: Any, rule: str, fix: str) -> DataError:

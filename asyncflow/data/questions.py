@@ -10,13 +10,14 @@ from typing import NamedTuple
 import msgspec
 import xxhash
 
+from asyncflow.data.chat import ChatRefused
 from asyncflow.data.parquet import DataError, Message, Row, read_rows
 from asyncflow.data.task import Example
 
 log = logging.getLogger(__name__)
 
 SALT = "held out"
-Encode = Callable[[Sequence[list[Message]]], list[list[int]]]
+Encode = Callable[[Sequence[list[Message]]], list[list[int]]]  # raises ChatRefused
 
 
 class MathItem(msgspec.Struct, frozen=True):
@@ -46,6 +47,8 @@ class QuestionFiles:
         if not 0 <= held_out_share < 1 or (held_out_share and held_out):
             rule = "it must be at least 0 and below 1, and 0 where task.options.held_out names files"
             raise ValueError(f"task.options.held_out_share = {held_out_share}: {rule}; nothing was read. Fix: task.options.held_out_share=0")
+        if not train:
+            raise ValueError("task.options.train = []: it must name a file at least; there would be nothing to ask. Fix: task.options.train=FILE")
         self._train, self._held_out, self._share = train, held_out, held_out_share
         self._prompt_width, self._item_bytes, self._encode = prompt_width, item_bytes, encode
 
@@ -105,7 +108,8 @@ class QuestionFiles:
         counts = {"rows": len(rows), "kept": len(fitting), "too_long": len(asked) - len(fitting), "held_out": len(rows) - len(asked)}
         files = ", ".join(self._train)
         if not fitting:
-            raise DataError(f"{files}: no row is left to train on ({counts}); there would be nothing to ask. Fix: a larger rollout.prompt_width")
+            fix = "a larger rollout.prompt_width" if asked else "other files in task.options.held_out, or a smaller task.options.held_out_share"
+            raise DataError(f"{files}: no row is left to train on ({counts}); there would be nothing to ask. Fix: {fix}")
         if counts["too_long"] or counts["held_out"]:
             log.warning("%s: %s; too_long: prompts above rollout.prompt_width = %d tokens", files, counts, self._prompt_width)
         return Questions([row for row, _ in fitting], [ids for _, ids in fitting]), counts
@@ -116,7 +120,11 @@ class QuestionFiles:
             if size > self._item_bytes:
                 rule = f"it takes {size} bytes where task.item_bytes = {self._item_bytes}"
                 raise row.error("reward_model.ground_truth", row.truths, rule, f"task.item_bytes={size}")
-        return self._encode([row.messages for row in rows]) if rows else []
+        try:
+            return self._encode([row.messages for row in rows]) if rows else []
+        except ChatRefused as refused:
+            row, rule = rows[refused.place], f"the model's chat template must take it ({refused})"
+            raise row.error("prompt", row.messages, rule, "write it as the template wants it, or leave the row out") from refused
 
     def _is_held_out(self, row: Row) -> bool:
         return xxhash.xxh3_64_intdigest(f"{SALT}/{row.question}".encode()) < self._share * (1 << 64)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import msgspec
 
+from asyncflow.config.errors import SettingError, did_you_mean
 from asyncflow.data.named import load_named
 
 if TYPE_CHECKING:
@@ -84,7 +86,8 @@ class Prepared(Protocol):
     """A task whose scorer takes time to come up. Where it does so in `score` after all, it says so to the row's clock (`rewards.row_clock`)."""
 
     def prepare(self) -> None:
-        """Bring up what `score` and `verdict` need; called by a scorer before its first row. Raises RuntimeError where that does not come up."""
+        """Bring up what `score` and `verdict` need; called by a scorer before its first row. Raises RuntimeError, or TimeoutError, where
+        that does not come up."""
         ...
 
 
@@ -109,7 +112,27 @@ def score_deadline_s(config: RunConfig, task: Task) -> float:
 
 
 def load_task(config: RunConfig) -> Task:
-    """The task of a run: `task.path` names a factory, called with `task.options` and, unless they name one, the run's seed."""
+    """The task of a run: `task.path` names a factory, called with `task.options` and, unless they name one, the run's seed. Raises SettingError for
+    options that it does not have, or needs."""
     options: dict[str, Any] = {"seed": config.run.seed, **config.task.options}
-    task: Task = load_named(config.task.path, "task.path")(**options)
+    make = load_named(config.task.path, "task.path")
+    _refuse_options(config.task.path, make, options)
+    task: Task = make(**options)
     return task
+
+
+def _refuse_options(path: str, make: Callable[..., Any], options: dict[str, Any]) -> None:
+    try:
+        parameters = inspect.signature(make).parameters.values()
+    except (TypeError, ValueError):  # compiled: the call itself tells
+        return
+    named = {parameter.name: parameter for parameter in parameters if parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD)}
+    unknown = [] if any(parameter.kind == parameter.VAR_KEYWORD for parameter in parameters) else [key for key in options if key not in named]
+    if unknown:
+        key = f"task.options.{unknown[0]}"
+        rule = f"{path} has no such option, {did_you_mean(unknown[0], named)}"
+        raise SettingError(key, options[unknown[0]], rule=rule, consequence="the task cannot be made", advice=f"remove or rename {key}")
+    missing = [name for name, parameter in named.items() if parameter.default is parameter.empty and name not in options]
+    if missing:
+        rule = f"{path} needs it, and it is not given"
+        raise SettingError(f"task.options.{missing[0]}", rule=rule, consequence="the task cannot be made", advice=f"give task.options.{missing[0]}")

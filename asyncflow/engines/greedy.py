@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 from transformers import PreTrainedModel
 
+from asyncflow.config.embedded import embedded_settings
 from asyncflow.config.rollout import EMBEDDED
 from asyncflow.contracts.rollout import Finish, Request, RolloutEngine, Sampling
 from asyncflow.data.stops import folder_stops, model_stops
@@ -34,7 +36,7 @@ def make_embedded(model: PreTrainedModel | Path, config: RunConfig) -> EmbeddedR
         prompt_width=rollout.prompt_width,
         kv_width=rollout.cache_width,
         stop_token_ids=stops,
-        **(rollout.options if rollout.engine == EMBEDDED else {}),  # another engine's are none of its own
+        **msgspec.structs.asdict(embedded_settings(rollout.options if rollout.engine == EMBEDDED else {})),  # another engine's are none of its own
     )
 
 

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import msgspec
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
@@ -66,13 +68,33 @@ def build_model(config: ModelShape | Qwen2Config, seed: int | None = None) -> Qw
 
 
 def load_hf(path: str | Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
-    """Read a causal language model from local Hugging Face files (config.json and safetensors); nothing is fetched."""
+    """Read a causal language model from local Hugging Face files (config.json and safetensors); nothing is fetched.
+
+    Raises FileNotFoundError for a folder without config.json, ValueError where the files cannot be read or do not hold exactly this model's weights,
+    all of them finite: transformers would fill what is missing with random numbers, others in every process, and leave away what is too much.
+    """
     folder = Path(path)
     if not (folder / "config.json").is_file():
         raise FileNotFoundError(
             f"model path {str(folder)!r} holds no config.json: no model is loaded; name a folder of Hugging Face files (export or warm-start one)"
         )
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="sdpa", local_files_only=True, use_safetensors=True)
+    settings = {"dtype": dtype, "attn_implementation": "sdpa", "local_files_only": True, "use_safetensors": True}
+    try:
+        model, found = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True, **settings)
+    except (OSError, RuntimeError, SafetensorError) as error:  # no weights, of other shapes, cut off
+        raise ValueError(_refused(folder, f"its weights cannot be read ({type(error).__name__}: {error})")) from error
+    if lost := sorted(found["missing_keys"]):
+        raise ValueError(_refused(folder, f"its files lack {len(lost)} of the model's tensors, the first is {lost[0]!r}"))
+    if surplus := sorted(found["unexpected_keys"]):
+        raise ValueError(_refused(folder, f"its config.json describes a model without {len(surplus)} of its tensors, the first is {surplus[0]!r}"))
+    for name, parameter in model.named_parameters():
+        if parameter.numel() and not all(bound.isfinite() for bound in parameter.detach().aminmax()):
+            raise ValueError(_refused(folder, f"its tensor {name!r} holds NaN or infinite numbers"))
+    return cast(PreTrainedModel, model)
+
+
+def _refused(folder: Path, why: str) -> str:
+    return f"model path {str(folder)!r} is refused: {why}; no model is loaded; name a folder that holds this model's weights, whole and finite"
 
 
 def hf_tensors(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:

@@ -8,9 +8,11 @@ import sys
 from contextlib import nullcontext
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from asyncflow.config.check import check_runnable
+from asyncflow.config.embedded import EmbeddedSettings
 from asyncflow.config.errors import ConfigError
 from asyncflow.config.evaluation import MOST_ITEMS
 from asyncflow.engines.rollout.embedded.engine import EmbeddedRolloutEngine
@@ -20,6 +22,11 @@ BROKEN = [
     (["rollout.slots=3"], ["rollout.slots = 3", "4"]),
     (["rollout.kv_width=72"], ["rollout.kv_width = 72", "multiple of 16"]),
     (["rollout.kv_width=48"], ["rollout.kv_width = 48", "prompt_width + response_width = 64"]),
+    (["+rollout.options.steps_per_cal=2"], ["rollout.options.steps_per_cal", "Fix: rollout.options.steps_per_call=2"]),
+    (["+rollout.options.slots=8"], ["rollout.options.slots"]),
+    (["+rollout.options.prefill_rows=0"], ["rollout.options.prefill_rows = 0", "at least 1"]),
+    (["+rollout.options.max_queued=20"], ["rollout.options.max_queued = 20", "a group could be refused"]),
+    (["+rollout.options.max_queued=100", "evaluation.every=1", "evaluation.items=200"], ["rollout.options.max_queued = 100", "at least 200"]),
     (["batch_size=0"], ["batch_size = 0", "at least 1"]),
     (["staleness=-1"], ["staleness = -1", "at least 0"]),
     (["rollout.temperature=0"], ["rollout.temperature = 0", "above 0"]),
@@ -147,7 +154,12 @@ def test_a_group_of_one_is_fine_where_no_stage_compares_it(tmp_path: Path) -> No
 
 
 def test_an_evaluation_fits_into_the_queue_of_the_embedded_engine() -> None:
-    assert inspect.signature(EmbeddedRolloutEngine).parameters["max_queued"].default == MOST_ITEMS
+    assert EmbeddedSettings().max_queued == MOST_ITEMS
+
+
+def test_the_settings_of_the_embedded_engine_are_its_own_arguments() -> None:
+    own = {name: parameter.default for name, parameter in inspect.signature(EmbeddedRolloutEngine).parameters.items()}
+    assert msgspec.structs.asdict(EmbeddedSettings()).items() <= own.items()
 
 
 @pytest.mark.parametrize("override", ["cluster.kind=cuda", "models.policy.dtype=bfloat16", "models.ref.dtype=float16"])

@@ -9,7 +9,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen2Tokenizer
 
-from asyncflow.data.chat import load_tokenizer, prompt_ids, stops_of
+from asyncflow.data.chat import ChatRefused, load_tokenizer, prompt_ids, stops_of
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 TEMPLATE = """{%- if messages[0].role != 'system' %}{{- '<|im_start|>system\\nBe brief.<|im_end|>\\n' }}{%- endif %}
@@ -58,6 +58,22 @@ def test_several_chats_are_written_as_each_would_be_alone(tokenizer: PreTrainedT
 def test_a_system_message_of_ones_own_stands_in_place_of_the_templates(tokenizer: PreTrainedTokenizerFast) -> None:
     (ids,) = prompt_ids(tokenizer, [[{"role": "system", "content": "Count."}, {"role": "user", "content": "1?"}]])
     assert tokenizer.decode(ids).startswith("<|im_start|>system\nCount.<|im_end|>\n<|im_start|>user\n1?")
+
+
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        ("{{ raise_exception('no system message') if messages[0].role == 'system' else 'x' }}", "TemplateError: no system message"),
+        ("{{ 'x' if messages[0].role == 'user' else messages[0].content + 1 }}", "TypeError: "),
+        ("{{ 'x' if messages[0].role == 'user' else '' }}", "it has no token"),
+    ],
+)
+def test_a_chat_that_the_template_does_not_take_is_told_by_its_place(folder: Path, template: str, words: str) -> None:
+    tokenizer = load_tokenizer(folder)
+    tokenizer.chat_template = template
+    with pytest.raises(ChatRefused, match=words) as refusal:
+        prompt_ids(tokenizer, [[{"role": "user", "content": "1?"}], [{"role": "system", "content": "Count."}]])
+    assert refusal.value.place == 1
 
 
 def test_a_response_ends_with_what_the_configuration_names(folder: Path, tokenizer: PreTrainedTokenizerFast) -> None:

@@ -140,6 +140,27 @@ def test_a_file_of_which_nothing_is_left_is_refused(folder: Path) -> None:
         task_of(folder, train=str(path), held_out=()).prompt(0)
 
 
+def test_where_every_question_is_held_out_the_fix_is_not_a_larger_width(folder: Path) -> None:
+    with pytest.raises(DataError, match=r"no row is left to train on.*'held_out': 40.*Fix: other files in task\.options\.held_out"):
+        task_of(folder, held_out=str(folder / "train.parquet")).prompt(0)
+
+
+def test_a_row_that_the_models_template_does_not_take_is_named(folder: Path) -> None:
+    template = "{% for m in messages %}{{ raise_exception('Only user roles') if m.role == 'system' }}<{{ m.content }}{% endfor %}>"
+    strict = write_tokenizer(folder / "strict", template=template)
+    path = write_rows(folder / "roles.parquet", [row("1+1?", "2"), row("", "2", prompt=[{"role": "system", "content": "brief"}])])
+    with pytest.raises(DataError, match=r"roles\.parquet, row 1, prompt = .*take it \(TemplateError: Only user roles\).*Fix: write it as"):
+        task_of(folder, tokenizer=str(strict), train=str(path), held_out=()).prompt(0)
+
+
+@pytest.mark.parametrize("named", [5, [None], "", {"train": "x"}])
+def test_what_names_no_file_is_refused(folder: Path, named: Any) -> None:
+    with pytest.raises(ValueError, match=r"task\.options\.train = .*: it must be the name of a file, or a list.*Fix: task\.options\.train=FILE"):
+        task_of(folder, train=named)
+    with pytest.raises(ValueError, match=r"task\.options\.train = \[\]: it must name a file"):
+        task_of(folder, train=[])
+
+
 def test_a_held_out_question_is_never_left_out_in_silence(folder: Path) -> None:
     path = write_rows(folder / "longest.parquet", [row("1+1?", "2"), row("1" * 30, "1")])
     with pytest.raises(DataError, match=r"row 1, prompt = .*it has 32 tokens where rollout\.prompt_width = 16.*Fix: rollout\.prompt_width=32"):

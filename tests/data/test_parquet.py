@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyarrow import parquet
 
 from asyncflow.data.parquet import DataError, read_rows
 from tests.data.math_files import row, sums, write_rows
@@ -22,6 +24,8 @@ def test_rows_are_read_in_order_with_their_messages_and_truths(tmp_path: Path) -
 def test_a_truth_may_be_a_list_or_a_number(tmp_path: Path) -> None:
     assert read_rows(write_rows(tmp_path / "list.parquet", [row("a", ["1", " 2 "])]))[0].truths == ["1", "2"]
     assert read_rows(write_rows(tmp_path / "number.parquet", [row("a", 72)]))[0].truths == ["72"]
+    numbers = [row("a", 0.5), row("b", 1e-7), row("c", 1e20)]  # as Python writes the last two, they would be read as products with e
+    assert [found.truths for found in read_rows(write_rows(tmp_path / "floats.parquet", numbers))] == [["0.5"], ["0.0000001"], ["1" + "0" * 20]]
 
 
 def test_columns_that_nobody_needs_may_be_missing_or_more(tmp_path: Path) -> None:
@@ -48,6 +52,20 @@ def test_a_row_that_cannot_be_used_is_named_with_rule_and_fix(tmp_path: Path, br
         read_rows(path)
     assert str(error.value).startswith(str(path))
     assert "; no row of the file is used. Fix: " in str(error.value)
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+def test_a_number_that_is_none_is_no_truth(tmp_path: Path, number: float) -> None:
+    with pytest.raises(DataError, match=rf"row 1, reward_model\.ground_truth = {number}: it must be the right answer as a finite number"):
+        read_rows(write_rows(tmp_path / "a.parquet", [row("fine", 1.0), row("broken", number)]))
+
+
+def test_a_text_that_is_no_utf8_names_its_file(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "a.parquet", [row("zzzzzzzz", "1")])
+    parquet.write_table(parquet.read_table(path), path, compression="none", use_dictionary=False)
+    path.write_bytes(path.read_bytes().replace(b"zzzzzzzz", b"\xff\xfezzzzzz"))
+    with pytest.raises(DataError, match=r"a\.parquet: it cannot be read as parquet \('utf-8' codec.*Fix: write it again"):
+        read_rows(path)
 
 
 def test_a_prompt_that_is_a_text_is_refused(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,8 +16,8 @@ from asyncflow.config.errors import SettingError
 from asyncflow.config.load import load as load_config
 from asyncflow.contracts.rollout import Chunk, Request, Sampling
 from asyncflow.contracts.weights import WeightsId
-from asyncflow.engines.rollout.vllm.arguments import OWNER, forget_environment, set_environment
-from asyncflow.engines.rollout.vllm.process import _delta
+from asyncflow.engines.rollout.vllm.arguments import OWNER, Shape, forget_environment, set_environment
+from asyncflow.engines.rollout.vllm.process import EngineGone, VllmProcess, _delta
 from asyncflow.engines.rollout.vllm.settings import VllmSettings, vllm_settings
 from asyncflow.engines.rollout.vllm.table import Delta, RequestTable
 from asyncflow.engines.rollout.vllm.traces import SOCKETS
@@ -37,6 +38,7 @@ def request(name: str = "r", budget: int = 10) -> Request:
         ({"silent_s": 0.0}, "above 0"),
         ({"on_update": "drop"}, "'keep', 'recompute'"),
         ({"kv_cache_bytes": "many"}, "an integer or null"),
+        ({"kv_cache_bytes": 0}, "at least 1; vLLM would not start. Fix: rollout.options.kv_cache_bytes=null"),  # to vLLM 0 is: not given
     ],
 )
 def test_a_wrong_option_is_refused_with_its_name_and_a_fix(options: dict[str, object], words: str) -> None:
@@ -54,6 +56,20 @@ def test_what_an_engine_said_to_its_processes_is_forgotten_with_it_and_not_with_
     assert (os.environ[SOCKETS], os.environ[OWNER]) == ("second", str(os.getpid()))
     forget_environment("second")
     assert not {SOCKETS, OWNER} & os.environ.keys()
+
+
+@pytest.mark.parametrize(("name", "words"), [("nowhere", "takes no folder for its sockets"), ("x" * 60, "has too long a name")])
+def test_without_a_place_for_its_sockets_vllm_is_not_started_and_the_fix_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, words: str
+) -> None:
+    if name != "nowhere":
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / name))
+    process = VllmProcess("rollout-0", Shape(tmp_path, "float32", 4, 32), VllmSettings(), (), RequestTable())
+    with pytest.raises(EngineGone, match=rf"vLLM of rollout-0 did not start: .*{name} {words}.*TMPDIR"):
+        process.start()
+    process.close()
+    assert not list(tmp_path.glob("*/*"))
 
 
 def test_a_recipe_with_vllm_is_checked_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,6 +197,9 @@ def test_what_vllm_says_is_taken_as_it_is_or_not_at_all() -> None:
     state = SimpleNamespace(weight_version_starts=[("0.4", 0)])
     assert _delta(attempt, completion(weight_versions=None), state).starts == [(0, 4, 0)]
     assert _delta(attempt, completion(weight_versions=None), SimpleNamespace(weight_version_starts=[])).starts == [(0, 4, 0)]
+    before_032 = completion()
+    del before_032.weight_versions
+    assert _delta(attempt, before_032, SimpleNamespace(), [(0, 4, 0), (0, 5, 3)]).starts == [(0, 4, 0), (0, 5, 3)]
     for logprobs, words in (([-1.0], "2 tokens came with 1 log-probabilities"), ([-1.0, math.nan], "not finite"), ([-1.0, -math.inf], "not finite")):
         with pytest.raises(RuntimeError, match=words):
             _delta(attempt, completion(logprobs=SimpleNamespace(logprobs=logprobs)), None)

@@ -4,21 +4,29 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
+from asyncflow.config.embedded import embedded_settings
 from asyncflow.config.errors import SettingError
 from asyncflow.config.rollout import EMBEDDED, VLLM
 from asyncflow.config.root import RunConfig
+from asyncflow.config.rules.bounds import at_least
 
 
 def options(config: RunConfig) -> None:
-    """`rollout.options` of vLLM and of the embedded engine. What they may say stands on the configuration, so it is no part of it."""
+    """`rollout.options` of the engines that are ours."""
     if config.rollout.engine == VLLM:
-        from asyncflow.engines.rollout.vllm.settings import vllm_settings
+        from asyncflow.engines.rollout.vllm.settings import vllm_settings  # it stands on the configuration, so it is no part of it
 
-        vllm_settings(config.rollout.options)
+        _queue_holds(config, vllm_settings(config.rollout.options).max_queued)
     elif config.rollout.engine == EMBEDDED:
-        from asyncflow.engines.rollout.embedded_options import embedded_settings
+        _queue_holds(config, embedded_settings(config.rollout.options).max_queued)
 
-        embedded_settings(config.rollout.options)
+
+def _queue_holds(config: RunConfig, most: int) -> None:
+    """What a replica may hand over at once: all of an evaluation, or a group on top of what runs."""
+    rollout, evaluation = config.rollout, config.evaluation
+    at_least("rollout.options.max_queued", most, rollout.slots + rollout.samples_per_prompt, "a group could be refused, which ends the run")
+    if evaluation.every is not None:
+        at_least("rollout.options.max_queued", most, evaluation.items, "an evaluation hands all of its items over at once and would be refused")
 
 
 def tensor_parallel(config: RunConfig) -> None:

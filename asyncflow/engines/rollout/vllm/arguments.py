@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from asyncflow.config.errors import closest
 from asyncflow.engines.rollout.vllm.settings import WHERE, VllmSettings
 from asyncflow.engines.rollout.vllm.table import Attempt
 from asyncflow.engines.rollout.vllm.traces import SOCKETS
@@ -76,6 +78,11 @@ def engine_arguments(shape: Shape, settings: VllmSettings) -> Any:
     if taken := [name for name in settings.arguments if name in OURS]:
         rule = "the engine sets it itself, or its contract would not hold"
         raise ValueError(f"{WHERE}.arguments.{taken[0]} = {settings.arguments[taken[0]]!r}: {rule}; vLLM is not started; remove it")
+    known = [field.name for field in dataclasses.fields(AsyncEngineArgs)]
+    if unknown := [name for name in settings.arguments if name not in known]:
+        near = closest(unknown[0], known)
+        rule = f"vLLM's AsyncEngineArgs has no such argument{f', did you mean {near!r}?' if near is not None else ''}"
+        raise ValueError(f"{WHERE}.arguments.{unknown[0]} = {settings.arguments[unknown[0]]!r}: {rule}; vLLM is not started; rename or remove it")
     given = {
         "model": str(shape.model_dir),
         "dtype": shape.dtype,

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from asyncflow.config.errors import SettingError
+from asyncflow.config.errors import SettingError, as_value
 from asyncflow.config.settings import Settings
 from asyncflow.config.typed import refuse_wrong
 
@@ -35,8 +35,9 @@ def vllm_settings(options: dict[str, Any]) -> VllmSettings:
     """Raises SettingError that names the key, the rule and the fix."""
     refuse_wrong(options, VllmSettings, WHERE, VllmSettings())
     settings = msgspec.convert(options, VllmSettings)
-    for name in ("tensor_parallel", "max_queued"):
-        _at_least(name, getattr(settings, name), 1)
+    for name in ("tensor_parallel", "max_queued", "kv_cache_bytes"):
+        if getattr(settings, name) is not None:
+            _at_least(name, getattr(settings, name), 1)
     _at_least("restarts", settings.restarts, 0)
     for name in ("start_s", "reply_s", "silent_s", "restart_window_s"):
         if getattr(settings, name) <= 0:
@@ -51,4 +52,4 @@ def _at_least(name: str, value: int, least: int) -> None:
 
 def _refuse(name: str, value: object, rule: str, consequence: str) -> None:
     default = getattr(VllmSettings(), name)
-    raise SettingError(f"{WHERE}.{name}", value, rule=rule, consequence=consequence, fix=[f"{WHERE}.{name}={default}"])
+    raise SettingError(f"{WHERE}.{name}", value, rule=rule, consequence=consequence, fix=[f"{WHERE}.{name}={as_value(default)}"])

@@ -16,12 +16,23 @@ from pathlib import Path
 IDENT = "VLLM_DIST_IDENT"  # variable of vLLM's CPU workers: the name of the file at which they met; their shared memory's names begin with it
 SOCKETS = "VLLM_RPC_BASE_PATH"  # variable of vLLM's: the folder of the sockets of all its processes
 FOLDER = "af-vllm-"  # begins the name of such a folder: short, for a socket's whole path has 107 characters at most
+MOST_FOLDER = 107 - len("/01234567-89ab-cdef-0123-456789abcdef")  # bytes of its path: vLLM names its sockets by UUIDs
 SEGMENT = re.compile(r"/dev/shm/(psm_\w+)$", re.MULTILINE)  # in a process's maps: Python's shared memory that has not been removed yet
 
 
 def new_folder() -> str:
-    """For the sockets of one engine."""
-    return tempfile.mkdtemp(prefix=FOLDER)
+    """For the sockets of one engine. Raises OSError that names the folder of temporary files, what is wrong with it, and the fix."""
+    parent = "the folder of temporary files"
+    try:
+        parent = tempfile.gettempdir()
+        folder = tempfile.mkdtemp(prefix=FOLDER)
+    except OSError as error:  # read-only, full, or none at all
+        raise OSError(f"{parent} takes no folder for its sockets ({error}); make room there, or name another by TMPDIR") from error
+    if (length := len(os.fsencode(folder))) > MOST_FOLDER:
+        os.rmdir(folder)
+        rule = f"a folder for its sockets there has a path of {length} characters, and at most {MOST_FOLDER} leave room for their names"
+        raise OSError(f"{parent} has too long a name: {rule}; name a shorter one by TMPDIR")
+    return folder
 
 
 def segments_of(pid: int) -> set[str]:
