@@ -24,6 +24,7 @@ torch is imported where a group is made, not here: who only pulls needs none. `i
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import importlib
 import os
@@ -65,6 +66,9 @@ _OURS = {  # read when a group is made, and only then
     "hccl": {"HCCL_ASYNC_ERROR_HANDLING": _CLEAN_UP_ONLY},
 }
 _ENVIRONMENT = threading.Lock()
+_ENDING: set[threading.Thread] = set()  # threads that delete a group
+SLACK_S = 2.0
+"""Beside the timeout of a group's operations: how long its end may take at the end of the process."""
 
 
 class GroupError(RuntimeError):
@@ -218,7 +222,9 @@ class Group:
         self._group = self._store = None
         self._buckets = []
         if owned[0] is not None:
-            threading.Thread(target=_end, args=(owned, self.backend, self._broken), name="group-destroy", daemon=True).start()
+            ending = threading.Thread(target=_end, args=(owned, self.backend, self._broken), name="group-destroy", daemon=True)
+            _ENDING.add(ending)
+            ending.start()
 
 
 def ended(work: dist.Work, asks_success: bool) -> tuple[bool, str]:
@@ -302,6 +308,16 @@ def _end(owned: list[Any], backend: str, broken: bool) -> None:
         elif backend == "hccl" and broken:
             owned[0].abort_hccl_comm("the group was given up")
     owned.clear()
+    _ENDING.discard(threading.current_thread())
+
+
+@atexit.register
+def _join_ending() -> None:
+    """A thread that wants the interpreter's lock back while the interpreter ends is unwound, here through a destructor of torch's: SIGABRT, after
+    everything went well. What does not end by its own timeout is left behind all the same."""
+    end = time.monotonic() + MOST_TIMEOUT_S + SLACK_S
+    for thread in list(_ENDING):
+        thread.join(max(end - time.monotonic(), 0.0))
 
 
 def _first_line(error: BaseException) -> str:

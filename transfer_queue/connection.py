@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
 import socket
+import time
 from typing import Any, Self
 
 import msgspec
 
 from transfer_queue import messages as m
 from transfer_queue.errors import QueueError, QueueTimeout
+from transfer_queue.heart import Heart
 from transfer_queue.hub import Hub
 from transfer_queue.link import GRACE_S, Link
 from transfer_queue.memory.buffers import KEEP_BYTES
@@ -17,6 +21,7 @@ from transfer_queue.pending import Pending
 from transfer_queue.security import Security
 from transfer_queue.wire import Frame, decode_reply, id_of
 
+BEAT = 0.3  # of the time after which silence is death: a member that waits says something then
 NOBODY = m.OkRegistered(member="", incarnation=-1, config=b"", topics=[], shards=[])
 JOINING = m.OkRegistered(member="", incarnation=-1, config=b"", topics=[], shards=[])  # no member yet
 
@@ -41,12 +46,24 @@ class Connection(Hub):
         self.map_memory = map_memory  # of shards on this host; False: bytes go through sockets everywhere
         self.keep_bytes = keep_bytes  # of memory for copies of rows, most that lies idle until the next ones
         key, repeats = security.server_public if security else "", registration is not NOBODY
-        self.controller = self.add(Link(url, key, security, _decode, "the controller", repeats))
-        self._be_patient()
+        self.controller = self.add(Link(url, key, security, _decode, "the controller", repeats), self._beat)
+        self._beats: Pending[m.OkRoster] | None = None  # the last one
+        self._heart: Heart | None = None
+        self._follow()
 
-    def _be_patient(self) -> None:
-        """With a controller that comes back."""
+    def _follow(self) -> None:
+        """What the controller said of itself: how long a member waits for it, and may be silent."""
         self.controller.grace_s = max(GRACE_S, self.registration.comeback_s)
+        self._look_s = self.registration.heartbeat_s * BEAT or math.inf
+
+    def _beat(self) -> None:
+        """Whoever waits here is alive: a member that only waits, for work or for room, is not to be taken for dead."""
+        if self._look_s == math.inf or time.monotonic() < self.controller.said_at + self._look_s:
+            return
+        if self._beats is None or self._beats.done():
+            with contextlib.suppress(QueueError, OSError):  # who waits for something hears of it there
+                self._beats = self.submit(m.Roster(member="", incarnation=0))
+                self._beats.silent = True
 
     @classmethod
     def connect(
@@ -72,7 +89,7 @@ class Connection(Hub):
         try:
             request = m.Register(name=name, role=role, pid=os.getpid(), host=socket.gethostname(), endpoints=endpoints or {})
             client.registration = client.call(request, timeout_s)
-            client._be_patient()
+            client._follow()
         except BaseException:  # whatever ended the attempt, Ctrl-C included: its sockets must not stay open
             client.close()
             raise
@@ -86,6 +103,20 @@ class Connection(Hub):
     def attach(self) -> Self:
         """Another connection of the same member, for another thread. It is closed by itself."""
         return type(self)(self.url, self.security, self.registration, self.timeout_s, self.map_memory, self.keep_bytes)
+
+    def keep_alive(self) -> Heart:
+        """Heartbeats from a thread, until this client is closed or the process ends: for a member that computes for longer than the run's
+        `heartbeat_s` between two calls. While a call waits it is heard anyway. `check` raises what ended them, `directive` is what was heard last."""
+        if self._heart is None:
+            self._heart = Heart(self.attach())
+        return self._heart
+
+    def close(self) -> None:
+        """Close the sockets; says nothing to the controller (`leave` does)."""
+        if self._heart is not None and self._process == os.getpid():
+            self._heart.stop()
+        self._heart = None
+        super().close()
 
     @property
     def member(self) -> str:
@@ -109,6 +140,7 @@ class Connection(Hub):
 
     def submit(self, request: m.Request) -> Pending[Any]:
         """Send, return at once. `id` is filled in, and so are `member` and `incarnation` where the request speaks for its sender."""
+        self.check_alone()
         if "incarnation" in request.__struct_fields__ and not isinstance(request, m.MemberDead):
             request = msgspec.structs.replace(request, member=self.member, incarnation=self.incarnation)
         return self.controller.send(self, request)

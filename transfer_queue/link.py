@@ -57,6 +57,7 @@ class Link:
         self._repeats = repeats
         self._ids = itertools.count((1 + secrets.randbits(30) << 32 if repeats else 0) + 1)
         self._pending: dict[int, Pending[Any]] = {}
+        self.said_at = 0.0  # when something was sent last (time.monotonic)
         self._up = False
         self._lost_at: float | None = None
         self._doomed: set[int] = set()  # requests whose replies were due on the connection that was lost
@@ -81,6 +82,7 @@ class Link:
 
     def post(self, request: msgspec.Struct, frames: Sequence[Any] = ()) -> None:
         """Send without a reply."""
+        self.said_at = time.monotonic()
         try:
             if frames:
                 self.socket.send_multipart([encode(request), *frames], zmq.NOBLOCK, copy=False)

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping
 from transfer_queue.messages import Column, ConsumerStatus, PartitionStatus, ReplayStatus, StatusRecord, TopicSpec, TopicStatus, TrafficStatus
 from transfer_queue.operation.report import QueueReport, ShardReport
 from transfer_queue.operation.upstream import readers, waits_for
+from transfer_queue.waits import one_a_line, table
 from transfer_queue.waits import render as render_waits
-from transfer_queue.waits import table
 
 MOST = 8  # members of one list
+SHOWN = 64  # characters of a name that somebody chose
 UNITS = ("kB", "MB", "GB", "TB", "PB", "EB")
 
 
@@ -21,7 +22,7 @@ def render(report: QueueReport) -> str:
     for topic in report.status.topics:
         lines += _topic(topic)
     lines += [_partition(partition) for partition in report.status.partitions]
-    return "\n".join(lines) + ("" if report.waits is None else f"\n\n{render_waits(report.waits)}")
+    return one_a_line(lines) + ("" if report.waits is None else f"\n\n{render_waits(report.waits)}")
 
 
 def _run(status: StatusRecord) -> Iterator[str]:
@@ -94,8 +95,8 @@ def _topic(topic: TopicStatus) -> Iterator[str]:
 
 
 def _partition(partition: PartitionStatus) -> str:
-    ready = "".join(f", {count} ready for {task}" for task, count in partition.tasks.items())
-    return f"partition {partition.name}: {partition.keys} keys, {partition.columns} columns, {sized(partition.nbytes)}{ready}"
+    ready = "".join(f", {count} ready for {task:.{SHOWN}}" for task, count in partition.tasks.items())
+    return f"partition {partition.name:.{SHOWN}}: {partition.keys} keys, {partition.columns} columns, {sized(partition.nbytes)}{ready}"
 
 
 def _expired(topic: TopicStatus) -> int:

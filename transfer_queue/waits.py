@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from transfer_queue.messages import GroupWait, LeaseWait, MemberWait, StageWait, StallReport, TopicWait
 
@@ -19,7 +19,12 @@ def render(report: StallReport) -> str:
         lines += _topic(topic)
     lines.append("members")
     lines += table([_member(member) for member in report.members])
-    return "\n".join(lines)
+    return one_a_line(lines)
+
+
+def one_a_line(lines: Iterable[str]) -> str:
+    """Names and reasons are other people's words: none of them makes a line of its own."""
+    return "\n".join(" ".join(line.splitlines()) for line in lines)
 
 
 def _topic(topic: TopicWait) -> Iterator[str]:

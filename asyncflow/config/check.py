@@ -48,6 +48,9 @@ RUNNABLE: tuple[Rule, ...] = (
     paths.named_task,
 )
 
+OWN_ENGINES: tuple[Rule, ...] = (unbuilt.devices, unbuilt.cluster, unbuilt.dtypes)
+"""Those of RUNNABLE that speak of AsyncFlow's own engines only."""
+
 
 def check(config: RunConfig) -> None:
     """Raises SettingError for the first rule that is broken. Says nothing on whether this machine can run it: see `check_runnable`."""
@@ -55,9 +58,12 @@ def check(config: RunConfig) -> None:
         rule(config)
 
 
-def check_runnable(config: RunConfig) -> None:
-    """Refuse what is well formed but not built yet, and code that is not there. Raises SettingError."""
-    for rule in (*RUNNABLE, paths.import_paths, samplers.own, observe.packages, engine.package, places.package, keys.key_files):
+def check_runnable(config: RunConfig, engines_of_its_own: bool = False) -> None:
+    """Refuse what is well formed but not built yet, and code that is not there. Raises SettingError.
+
+    `engines_of_its_own`: of a recipe whose engines compute on accelerators, which AsyncFlow's own do not yet."""
+    built = [rule for rule in RUNNABLE if not (engines_of_its_own and rule in OWN_ENGINES)]
+    for rule in (*built, paths.import_paths, samplers.own, observe.packages, engine.package, places.package, keys.key_files):
         rule(config)
 
 

@@ -14,8 +14,9 @@ from asyncflow.data.parquet import Message
 from asyncflow.data.questions import MathItem, QuestionFiles
 from asyncflow.data.task import Example
 from asyncflow.rewards.answers import FORMS, Form
+from asyncflow.rewards.coming_up import come_up
 from asyncflow.rewards.math_judge import MathJudge
-from asyncflow.rewards.math_process import END_S
+from asyncflow.rewards.math_process import COME_UP_S, END_S
 from asyncflow.rewards.row_clock import uncounted
 from asyncflow.rewards.verdict import Verdict
 
@@ -74,9 +75,9 @@ class MathParquet:
 
     def prepare(self) -> None:
         """Have everything that scoring needs: tokenizer, tokens that end a response, the process that compares. Raises RuntimeError when that does
-        not come up."""
-        self._load()
-        self._judge.start()
+        not come up, TimeoutError when one of them is not there by its deadline."""
+        come_up(self._loading, LOAD_S, self._load)
+        come_up("starting the process that compares answers", COME_UP_S, self._judge.start)
 
     def verdict(self, item: bytes, response_ids: Sequence[int]) -> Verdict:
         """Of a response as it was sampled. Never raises for what is in the response. Raises ValueError for a broken item."""
@@ -103,8 +104,12 @@ class MathParquet:
 
     def _load(self) -> None:
         if not self._loaded:
-            with uncounted(f"loading the tokenizer in {self._folder}", LOAD_S):
+            with uncounted(self._loading, LOAD_S):
                 self._loaded = bool(self._stops)
+
+    @property
+    def _loading(self) -> str:
+        return f"loading the tokenizer in {self._folder}"
 
     @functools.cached_property
     def _stops(self) -> frozenset[int]:

@@ -86,7 +86,8 @@ class Prepared(Protocol):
     """A task whose scorer takes time to come up. Where it does so in `score` after all, it says so to the row's clock (`rewards.row_clock`)."""
 
     def prepare(self) -> None:
-        """Bring up what `score` and `verdict` need; called by a scorer before its first row. Raises RuntimeError where that does not come up."""
+        """Bring up what `score` and `verdict` need; called by a scorer before its first row. Raises RuntimeError, or TimeoutError, where
+        that does not come up."""
         ...
 
 

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from asyncflow.rewards.row_clock import Running, Stopped, carry
+from asyncflow.rewards.row_clock import Running, Stopped, carry, uncounted
 
 Score = Callable[[bytes, Sequence[int]], float]
 Job = tuple[int, bytes, list[int]]  # (row of the batch, item, response)
@@ -26,6 +26,7 @@ class DeadlineScorer:
             raise ValueError(f"limits.reward_s = {deadline_s}: it must be above 0, or no row could ever be scored; give each row some seconds")
         self._score, self._deadline_s, self._max_hung = score, deadline_s, max_hung
         self._hung = 0
+        self.at = 0  # the row of the batch that is, or was last, scored
         self._start()
 
     def __call__(self, items: Sequence[bytes], responses: Sequence[Sequence[int]]) -> list[float | None]:
@@ -44,6 +45,7 @@ class DeadlineScorer:
     def _collect(self, scores: list[float | None], at: int) -> int:
         """Take answers from row `at` on. Returns where to go on: behind the last row, or behind the row that hung."""
         while at < len(scores):
+            self.at = at
             outcome = self._next()
             if outcome is None:
                 self._give_up()
@@ -71,7 +73,8 @@ class DeadlineScorer:
 
     def _wait_for(self, stopped: Stopped) -> None:
         try:
-            self._answers.get(timeout=stopped.within_s)  # nothing but `Running` comes next
+            with uncounted(stopped.what, stopped.within_s):  # the lease of these rows stands still as well
+                self._answers.get(timeout=stopped.within_s)  # nothing but `Running` comes next
         except queue.Empty:
             rule = f"it must be done within {stopped.within_s:g} s"
             raise TimeoutError(f"the scorer is not ready: {stopped.what} goes on, and {rule}; nothing can be scored; its log may say why") from None

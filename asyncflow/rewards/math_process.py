@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 import asyncflow
+from asyncflow.launch.restarts import RestartLimit
 from asyncflow.rewards.math_child import Question, Reply
 from asyncflow.rewards.row_clock import uncounted
 
@@ -22,23 +23,39 @@ EXTRA = "pip install 'asyncflow[math]'"
 MOST_REPLY = 1 << 16  # bytes
 START_S = 120.0  # sympy is imported within this, on a busy machine too
 END_S = 10.0  # a killed process is gone within this
+COME_UP_S = START_S + 2 * END_S  # and the one before it is gone
+RESTARTS, RESTART_WINDOW_S = 16, 600.0  # a process that ends by itself is replaced at most so often within so many seconds
+SHOWN = 200  # characters of a question in a message
 
 
 class CompareFailed(RuntimeError):
     """The comparison raised, or the process ended in it. The next one gets a new process."""
 
 
+class CompareBroken(RuntimeError):
+    """The process ends again and again: the fault is not an answer's."""
+
+
 class MathProcess:
-    """Not for two threads at once. Starting it, also anew, is no row's time."""
+    """Not for two threads at once. Starting it, also anew, is no row's time. One that ends by itself, in a comparison or between two, is replaced
+    within limits; one that was ended at its deadline is no sign of a fault, whatever a model asks it."""
 
     def __init__(self, deadline_s: float, most_bytes: int) -> None:
         self._deadline_s, self._most_bytes = deadline_s, most_bytes
         self._process: subprocess.Popen[bytes] | None = None
+        self._restarts = RestartLimit(RESTARTS, RESTART_WINDOW_S)
+        self._asked: Question | None = None
 
     def equal(self, truths: list[str], answer: str) -> bool:
-        """Raises TimeoutError past the deadline, CompareFailed with what went wrong, RuntimeError when no such process can be started here."""
+        """Raises TimeoutError past the deadline, CompareFailed with what went wrong, CompareBroken when the process ended too often, RuntimeError
+        when no such process can be started here."""
         self.start()
-        reply = self._ask(Question(truths, answer))
+        self._asked = Question(truths, answer)
+        try:
+            reply = self._ask(self._asked)
+        except CompareFailed as error:
+            self._count_end(error)
+            raise
         if reply.error:
             raise CompareFailed(reply.error)
         return reply.equal
@@ -47,9 +64,22 @@ class MathProcess:
         """Have it run, if it does not. Raises RuntimeError when it does not come up within `START_S`."""
         if self._process is not None and self._process.poll() is None:
             return
-        with uncounted("starting the process that compares answers", START_S + 2 * END_S):
-            self.close()  # one that ended while nobody asked it anything, which is no answer's fault
+        with uncounted("starting the process that compares answers", COME_UP_S):
+            if self._process is not None:  # it ended while nobody asked it anything, which is no answer's fault
+                self._count_end(self._ended())
             self._start()
+
+    def _count_end(self, how: CompareFailed) -> None:
+        if self._restarts.allow():
+            return
+        rule = f"it is started anew at most {self._restarts.times} times within {self._restarts.window_s:g} s, so nothing is scored any more"
+        fix = "its log may say why; where memory is short, raise task.options.compare_bytes"
+        raise CompareBroken(f"{how}, {self._last()}; {rule}. Fix: {fix}") from how
+
+    def _last(self) -> str:
+        if self._asked is None:
+            return "before it was asked anything"
+        return f"last at the answer {self._asked.answer[:SHOWN]!r} where {repr(self._asked.truths)[:SHOWN]} is right"
 
     def close(self) -> None:
         """End it, and free what the system holds for it."""

@@ -1,7 +1,7 @@
-"""What a row waits for without being to blame: a scorer that is loaded, or started anew, stops the row's clock meanwhile.
+"""What a row waits for without being to blame: a scorer that is loaded, or started anew, stops the row's clock meanwhile, and that of its lease.
 
-The clock runs in the thread that waits for the score, the loading happens in the thread that scores; a scorer's signature has no place for a
-clock, so the scoring thread carries it.
+The row's clock runs in the thread that waits for the score, the loading happens in the thread that scores; a scorer's signature has no place for a
+clock, so the scoring thread carries it. In the same way the waiting thread carries the clock of the lease, which the controller keeps.
 """
 
 from __future__ import annotations
@@ -31,6 +31,17 @@ _thread = threading.local()
 def carry(tell: Tell) -> None:
     """From now on this thread scores for whoever hears `tell`."""
     _thread.tell = tell
+
+
+@contextlib.contextmanager
+def told(tell: Tell) -> Iterator[None]:
+    """Within it `tell` hears of what this thread does not have counted."""
+    before: Tell | None = getattr(_thread, "tell", None)
+    _thread.tell = tell
+    try:
+        yield
+    finally:
+        _thread.tell = before
 
 
 @contextlib.contextmanager

@@ -31,7 +31,11 @@ class RewardStage(Weightless):
         items, responses = batch.columns["item"], batch.jagged("response_ids")
         if not isinstance(items, list):
             raise TypeError(f"column 'item' is {type(items).__name__} where bytes a row are needed; nothing is scored; declare it as a blob")
-        scores = self._scorer(items, [responses[row].tolist() for row in range(len(batch))])
+        try:
+            scores = self._scorer(items, [responses[row].tolist() for row in range(len(batch))])
+        except Exception as error:  # it ends the run: say at which row
+            error.add_note(f"raised while the response of group {batch.gids[self._scorer.at]}, row {batch.rows[self._scorer.at]} was scored")
+            raise
         late = [row for row, score in enumerate(scores) if score is None]
         if late:
             named = ", ".join(f"group {batch.gids[row]} row {batch.rows[row]}" for row in late)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from asyncflow.contracts.batch import StageBatch
 from asyncflow.contracts.stage import GroupsFailed, Stage, StageCompute
 from asyncflow.contracts.weights import WeightsId, to_model_version
+from asyncflow.rewards.row_clock import Running, Stopped, told
 from asyncflow.workers.context import REPLY_S, WorkerContext
 from asyncflow.workers.follower import WeightsFollower
 from asyncflow.workers.result_writer import Result, ResultWriter
@@ -104,6 +106,11 @@ class StageLoop:
     def _release(self, taken: OkTaken) -> None:
         self._context.client.release(self._topic.name, self._stage.name, taken.lease).result(REPLY_S)
 
+    def _renew(self, lease: int, said: Stopped | Running) -> None:
+        """While something is started that the compute needs, its rows' lease stands still, or others would compute the same rows."""
+        within_s = said.within_s if isinstance(said, Stopped) else 0.0
+        self._context.client.renew(self._topic.name, self._stage.name, lease, within_s).result(REPLY_S)
+
     def _serve(self, taken: OkTaken, ahead: bool) -> None:
         client, stage = self._context.client, self._stage
         start_s = time.perf_counter()
@@ -112,7 +119,7 @@ class StageLoop:
             read_s = time.perf_counter()
             if ahead and units(taken.rows, stage) >= stage.limit:
                 self.open()
-            with self._context.clock.during("busy", "compute"):
+            with self._context.clock.during("busy", "compute"), told(partial(self._renew, taken.lease)):
                 outputs = self._compute(batch)
         except Gone:  # a group was dropped between the lease and the read: what is left of the lease is handed out again
             self._release(taken)

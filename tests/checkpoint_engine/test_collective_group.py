@@ -6,6 +6,8 @@ import gc
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -111,6 +113,26 @@ def test_a_thousand_rebuilds_leave_nothing_and_take_no_memory_after_the_first_hu
     gc.collect()
     eventually(lambda: open_files() <= before[0] and threads() <= before[1], what=f"{open_files()}, {threads()} go back to {before}")
     assert resident_mib() < memory + 8, "less than 10 KiB a group"
+
+
+def test_a_process_that_ends_right_after_its_groups_were_closed_ends_well() -> None:
+    """A thread that was deleting one was cut off in torch's destructor by the end of the interpreter: SIGABRT, with everything done."""
+    code = """
+import threading
+from torch.distributed import HashStore
+from checkpoint_engine.collective import Group
+groups = []
+def join(store, rank): groups.append(Group(store, rank, 2, "127.0.0.1", 5.0))
+for _ in range(4):
+    store = HashStore()
+    ranks = [threading.Thread(target=join, args=(store, rank)) for rank in range(2)]
+    for rank in ranks: rank.start()
+    for rank in ranks: rank.join()
+for group in groups: group.close()
+"""
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_the_store_listens_on_its_one_address_only() -> None:

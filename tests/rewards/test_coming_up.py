@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -82,6 +83,24 @@ def test_a_process_that_does_not_come_up_ends_the_run_by_name(task: MathParquet,
     with pytest.raises(RuntimeError, match=r"process that compares answers did not start \(no answer within 0\.3 s\)"):
         DeadlineScorer(task.score, DEADLINE_S)([ITEM], [answered(task, "#### 0.5")])
     assert task._judge._process.pid is None
+
+
+def test_a_tokenizer_that_never_loads_ends_the_start_by_name(task: MathParquet, monkeypatch: pytest.MonkeyPatch) -> None:
+    free = threading.Event()
+    monkeypatch.setattr(math_parquet, "load_tokenizer", lambda folder: free.wait(20))
+    monkeypatch.setattr(math_parquet, "LOAD_S", 0.3)
+    with pytest.raises(TimeoutError, match=r"loading the tokenizer in .*model goes on, and it must be done within 0\.3 s"):
+        task.prepare()
+    free.set()
+
+
+def test_a_process_that_never_comes_up_ends_the_start_by_name(task: MathParquet, monkeypatch: pytest.MonkeyPatch) -> None:
+    free = threading.Event()
+    monkeypatch.setattr(task._judge._process, "_start", lambda: free.wait(20))
+    monkeypatch.setattr(math_parquet, "COME_UP_S", 0.3)
+    with pytest.raises(TimeoutError, match="starting the process that compares answers goes on"):
+        task.prepare()
+    free.set()
 
 
 def test_the_stage_is_made_with_everything_up_and_leaves_nothing(tmp_path: Path) -> None:

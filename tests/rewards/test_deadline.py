@@ -12,7 +12,7 @@ import pytest
 from asyncflow.contracts.batch import StageBatch
 from asyncflow.contracts.stage import GroupsFailed
 from asyncflow.rewards.deadline import DeadlineScorer
-from asyncflow.rewards.row_clock import uncounted
+from asyncflow.rewards.row_clock import Running, Stopped, told, uncounted
 from asyncflow.stages.reward import RewardStage
 from transfer_queue.columns import Jagged
 
@@ -102,6 +102,34 @@ def test_what_a_scorer_needs_to_come_up_is_no_rows_time_and_what_a_row_takes_bef
     scorer = DeadlineScorer(score, 1.0)
     assert scorer([b"", b"slow", b""], [[0]] * 3) == [1.0, None, 1.0]
     scorer.close()
+
+
+def test_who_waits_for_the_scores_hears_what_stops_the_clock_of_a_row() -> None:
+    def score(item: bytes, response_ids: Sequence[int]) -> float:
+        if item == b"load":
+            with uncounted("loading", 20.0):
+                pass
+        return 1.0
+
+    heard: list[Stopped | Running] = []
+    scorer = DeadlineScorer(score, 5.0)
+    with told(heard.append):
+        assert scorer([b"", b"load", b""], [[0]] * 3) == [1.0] * 3
+    assert heard == [Stopped("loading", 20.0), Running()]
+    assert scorer([b"load"], [[0]]) == [1.0]
+    assert len(heard) == 2, "nobody waits here any more"
+    scorer.close()
+
+
+def test_what_ends_the_run_says_at_which_row() -> None:
+    def score(item: bytes, response_ids: Sequence[int]) -> float:
+        if item == b"bad":
+            raise RuntimeError("of the scorer")
+        return 1.0
+
+    with pytest.raises(RuntimeError, match="of the scorer") as raised:
+        RewardStage(score, 5.0)(batch_of([b"", b"", b"", b"bad"]))
+    assert raised.value.__notes__ == ["raised while the response of group 41, row 1 was scored"]
 
 
 def test_a_scorer_that_does_not_come_up_ends_the_run_by_name(hanging: Hanging) -> None:

@@ -13,10 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncflow.rewards import math_judge
+from asyncflow.rewards import math_judge, math_process
 from asyncflow.rewards.deadline import DeadlineScorer
+from asyncflow.rewards.math_child import Question, Reply
 from asyncflow.rewards.math_judge import MathJudge
-from asyncflow.rewards.math_process import CompareFailed, MathProcess
+from asyncflow.rewards.math_process import CompareBroken, CompareFailed, MathProcess
 from asyncflow.rewards.verdict import Verdict
 
 TOWER = "9^{9^{9^{9}}}"  # sympy computes it, for ever and in C
@@ -165,6 +166,53 @@ def test_a_process_that_died_while_nobody_asked_it_costs_nobody_a_zero(judge: Ma
     child.kill()
     child.wait(10)
     assert judge(["0.5"], "\\boxed{1/2}") is Verdict.RIGHT
+
+
+def dying_at(process: MathProcess, answer: str, ended: list[int]) -> None:
+    """The process is killed when it is asked about this answer."""
+    ask = process._ask
+
+    def asked(question: Question) -> Reply:
+        if question.answer == answer:
+            assert process.pid is not None
+            ended.append(process.pid)
+            os.kill(process.pid, signal.SIGKILL)
+        return ask(question)
+
+    process._ask = asked  # type: ignore[method-assign]
+
+
+def test_a_process_that_dies_at_every_answer_is_started_anew_so_often_and_then_names_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(math_process, "RESTARTS", 2)
+    judge, ended = MathJudge(deadline_s=60.0), list[int]()
+    dying_at(judge._process, "1/3", ended)
+    try:
+        for _ in range(2):
+            assert judge(["0.5"], "\\boxed{1/3}") is Verdict.FAILED
+            assert judge(["0.5"], "\\boxed{1/2}") is Verdict.RIGHT
+        with pytest.raises(CompareBroken, match=r"exit code -9, last at the answer '1/3' where \['0\.5'\] is right; .* anew at most 2 times"):
+            judge(["0.5"], "\\boxed{1/3}")
+        assert len(set(ended)) == 3
+    finally:
+        judge.close()
+
+
+def test_a_process_that_dies_between_two_answers_is_not_started_anew_for_ever_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(math_process, "RESTARTS", 1)
+    judge = MathJudge(deadline_s=60.0)
+    try:
+        for number in range(3):
+            if number == 2:
+                with pytest.raises(CompareBroken, match=r"exit code -9, last at the answer '1/2'"):
+                    judge(["0.5"], "\\boxed{1/2}")
+                break
+            assert judge(["0.5"], "\\boxed{1/2}") is Verdict.RIGHT
+            child = judge._process._process
+            assert child is not None
+            child.kill()
+            child.wait(10)
+    finally:
+        judge.close()
 
 
 def test_what_comparing_raises_is_a_counted_zero_with_its_reason(

@@ -57,6 +57,7 @@ def _request(rng: Random, topic: str) -> m.Request:
             lambda: m.Take(topic=topic, consumer=rng.choice(["grade", "train"]), limit=2, step=0, wait_s=wait_s, **who),
             lambda: m.WriteBack(topic=topic, consumer="grade", lease=rng.randrange(100), gids=b"", rows=b"", columns={"score": b""}, **who),
             lambda: m.Release(topic=topic, consumer="grade", lease=rng.randrange(100), **who),
+            lambda: m.Renew(topic=topic, consumer="grade", lease=rng.randrange(100), within_s=rng.choice([-1.0, 0.0, 1e9, float("nan")]), **who),
             lambda: m.Report(kind=NOISE, data={"value": 1.0}, **who),
             lambda: m.Cancel(target=rng.randrange(1 << 20)),
             lambda: m.Status(waits=rng.random() < 0.1),

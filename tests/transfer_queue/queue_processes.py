@@ -132,6 +132,21 @@ def writer(url: str, rows: str, width: str) -> None:
             say(msgspec.json.encode(client.write(range(len(put)), {COLUMN: put})[COLUMN]).decode())
 
 
+def keyed_writer(url: str, cells: str) -> None:
+    """Puts a row, then writes the bytes of one that it never puts."""
+    from transfer_queue.keyed import KeyedClient
+    from transfer_queue.keyed.packing import typed_columns
+
+    row = {"x": np.ones((1, int(cells)), dtype="int64")}
+    with KeyedClient.connect(url, name="keyed-writer-0", role="writer") as client:
+        client.put("train", ["a"], row)
+        say("published")
+        sys.stdin.readline()
+        client._store(typed_columns(1, row), 1)
+        say("written")
+        sys.stdin.readline()
+
+
 def reader(url: str) -> None:
     """Reads the slices it is told, keeps the arrays and says their sum."""
     kept = []

@@ -25,9 +25,12 @@ ENVIRONMENT = {
 }
 
 
-def run(*command: str, limit_s: float = 60.0, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Python with these arguments, to its end. One that does not end is killed: verl waits in C, where no time-out of Python's fires."""
-    everything = {**os.environ, **ENVIRONMENT, **(environment or {}), "PYTHONPATH": str(ROOT)}
+def run(
+    *command: str, limit_s: float = 60.0, environment: Mapping[str, str] | None = None, path: Path = ROOT
+) -> subprocess.CompletedProcess[str]:
+    """Python with these arguments and `path` first on its own, to its end. One that does not end is killed: verl waits in C, where no time-out of
+    Python's fires."""
+    everything = {**os.environ, **ENVIRONMENT, **(environment or {}), "PYTHONPATH": str(path)}
     full = ["timeout", "--kill-after=10", str(limit_s), sys.executable, *command]
     with tempfile.TemporaryDirectory(prefix="v") as folder:
         return subprocess.run(full, cwd=folder, env=everything, capture_output=True, text=True, timeout=limit_s + 30)

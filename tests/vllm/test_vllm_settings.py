@@ -224,6 +224,9 @@ def test_what_vllm_says_is_taken_as_it_is_or_not_at_all() -> None:
     state = SimpleNamespace(weight_version_starts=[("0.4", 0)])
     assert _delta(attempt, completion(weight_versions=None), state).starts == [(0, 4, 0)]
     assert _delta(attempt, completion(weight_versions=None), SimpleNamespace(weight_version_starts=[])).starts == [(0, 4, 0)]
+    before_032 = completion()
+    del before_032.weight_versions
+    assert _delta(attempt, before_032, SimpleNamespace(), [(0, 4, 0), (0, 5, 3)]).starts == [(0, 4, 0), (0, 5, 3)]
     for logprobs, words in (([-1.0], "2 tokens came with 1 log-probabilities"), ([-1.0, math.nan], "not finite"), ([-1.0, -math.inf], "not finite")):
         with pytest.raises(RuntimeError, match=words):
             _delta(attempt, completion(logprobs=SimpleNamespace(logprobs=logprobs)), None)

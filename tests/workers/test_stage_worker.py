@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ import torch
 
 from asyncflow.contracts.batch import StageBatch
 from asyncflow.contracts.weights import WeightsId, to_model_version
+from asyncflow.rewards.deadline import DeadlineScorer
+from asyncflow.rewards.row_clock import uncounted
 from asyncflow.stages.weightless import Weightless
 from asyncflow.workers.context import REPLY_S
 from asyncflow.workers.follower import WeightsFollower
@@ -22,6 +25,7 @@ from asyncflow.workers.stage import StageLoop, StageWorker
 from checkpoint_engine.publisher import Publisher
 from checkpoint_engine.publisher_client import PublisherClient
 from tests.workers.worker_desk import NO_EVALUATION, Desk, desk, until
+from transfer_queue.messages import ConsumerStatus
 
 
 class Follower(Weightless):
@@ -79,6 +83,42 @@ def test_every_stage_of_a_process_gets_the_weights_of_their_model(tmp_path: Path
         over.set()
         serving.join(10)
     assert [[(weights.version, total) for weights, total in stage.weights] for stage in stages] == [[(0, 5.0)], [(0, 5.0)]]
+
+
+def test_a_version_that_gives_way_to_a_newer_one_before_it_is_loaded_is_no_error(tmp_path: Path) -> None:
+    """The one slot of a receiver: what was read once (and could not be loaded) may be written over while somebody looks at it."""
+    with desk(tmp_path, NO_EVALUATION) as found:
+        over = threading.Event()
+        publisher = Publisher(model="policy", transport="pull")
+        serving = threading.Thread(target=publisher.run, args=(over,))
+        serving.start()
+        found.client("publisher-0", "publisher").watch(endpoints={"publisher:policy": publisher.endpoint}, wait_s=0.0).result(REPLY_S)
+        trainer = PublisherClient(publisher.endpoint)
+        trainer.publish(WeightsId("policy", 0, 0), [("weight", torch.ones(5))], wait_s=5.0)
+        follower = WeightsFollower(found.context("actor_forward-0"), "policy")
+        until(lambda: (follower.reconcile() or follower.pending), "version 0 has come")
+        receiver, seen = follower._receiver, []
+        assert receiver is not None
+        with receiver.get_weights():
+            pass
+        latest = receiver.latest
+        newest = latest()
+
+        def written_over() -> WeightsId | None:
+            receiver._cache.reserve(WeightsId("policy", 0, 1))
+            return newest
+
+        receiver.latest = written_over  # type: ignore[method-assign]
+        assert follower.pending
+        assert not follower.load_newest(lambda weights, tensors: seen.append(weights))
+        receiver.latest = latest  # type: ignore[method-assign]
+        assert not follower.pending
+        assert not seen
+        assert follower.loaded is None
+        follower.close()
+        trainer.close()
+        over.set()
+        serving.join(10)
 
 
 class Looking(Weightless):
@@ -203,3 +243,54 @@ def test_outputs_that_cannot_be_written_end_the_worker_by_its_next_look(tmp_path
         with pytest.raises(ValueError, match="no_such_column"):
             writer.check()
         writer.close()
+
+
+def rewarded(found: Desk) -> ConsumerStatus:
+    return next(entry for entry in found.queue.status().topics[0].consumers if entry.name == "reward")
+
+
+class SlowToStart(Weightless):
+    """Its scorer is started anew at the first row, for longer than a lease lasts. Counts the rows of all that share it."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self.rows, self.lock = seconds, 0, threading.Lock()
+        self._scorer = DeadlineScorer(self._score, 0.5)
+
+    def _score(self, item: bytes, response_ids: Sequence[int]) -> float:
+        with self.lock:
+            self.rows += 1
+            seconds, self.seconds = self.seconds, 0.0
+        if seconds:
+            with uncounted("starting the scorer", 20.0):
+                time.sleep(seconds)
+        return 0.0
+
+    def __call__(self, batch: StageBatch) -> Mapping[str, np.ndarray]:
+        scores = self._scorer([b""] * len(batch), [[0]] * len(batch))
+        assert None not in scores
+        return {"rewards": np.array(scores, dtype=np.float32)}
+
+    def close(self) -> None:
+        self._scorer.close()
+
+
+def test_rows_whose_scorer_is_started_anew_are_scored_once(tmp_path: Path) -> None:
+    """Their lease stands still meanwhile: before, others got them, and scored them as well."""
+    with desk(tmp_path, NO_EVALUATION, "rollout.samples_per_prompt=2", "batch_size=4", "limits.lease_s=1") as found:
+        put_groups(found, 2, rows=2)
+        slow, quick = SlowToStart(3.0), SlowToStart(0.0)
+        stage = found.config.stage("reward")
+        workers = []
+        for name, compute in (("scorer-0", slow), ("scorer-1", quick)):
+            context = found.context(name)
+            writer = ResultWriter(context)
+            worker = StageWorker(context, [StageLoop(context, stage, compute, None, writer)], [], writer)
+            workers.append((context, threading.Thread(target=worker.run)))
+            workers[-1][1].start()
+            if compute is slow:
+                until(lambda: slow.rows, "the first has the rows")
+        until(lambda: rewarded(found).done_rows == 4, "all rows have their reward")
+        for context, running in workers:
+            context.control.request_stop()
+            running.join(10)
+        assert (slow.rows, quick.rows, rewarded(found).expired_leases) == (4, 0, 0)

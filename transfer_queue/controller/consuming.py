@@ -13,7 +13,7 @@ from transfer_queue.controller.schema import MOST_ROWS
 from transfer_queue.controller.store import MOST_GIDS, gids_of, keys_of, rows_of
 from transfer_queue.controller.terminal import Terminal
 from transfer_queue.controller.topic import TopicState
-from transfer_queue.messages import OkEmpty, OkTaken, OkWritten, Release, Take, WriteBack, places, unpacked, wrong_lengths
+from transfer_queue.messages import OkEmpty, OkTaken, OkWritten, Release, Renew, Take, WriteBack, places, unpacked, wrong_lengths
 
 
 def take(topic: TopicState, request: Take, owner: str, loaded: int | None, last: bool, held_back: bool) -> OkTaken | None:
@@ -210,3 +210,14 @@ def give_back(topic: TopicState, request: Release, owner: str) -> OkEmpty:
         topic.leases.renew_after(lease, topic.runtime.now() + topic.lease_s)
     return OkEmpty()
 
+
+def renew(topic: TopicState, request: Renew, owner: str) -> OkEmpty:
+    """Nothing to renew (it ran out, or never ends by time): nothing is changed, and what is written late is taken in where it is the first."""
+    number = topic.schema.consumer(request.consumer)
+    if not 0.0 <= request.within_s <= leasing.MOST_HELD_S:
+        rule = f"it must be within [0, {leasing.MOST_HELD_S:g}] s: longer than that nobody's rows wait for something else"
+        raise bad(f"within_s={request.within_s} of a Renew: {rule}; the lease is as it was. Say by when it is over at the latest")
+    lease = topic.leases.find(request.lease, number, owner)
+    if lease is not None and lease.timer is not None:
+        leasing.hold(topic, lease, request.within_s)
+    return OkEmpty()

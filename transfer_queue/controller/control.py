@@ -11,7 +11,17 @@ from transfer_queue.controller.desired import Desired, FrozenDesired
 from transfer_queue.controller.duties import Duties, FrozenDuty
 from transfer_queue.controller.errors import bad
 from transfer_queue.controller.losing import lose, lose_shard
-from transfer_queue.controller.members import SHARD, FrozenMembers, Member, Members, check_entries, check_register, check_trace, shard_index
+from transfer_queue.controller.members import (
+    SHARD,
+    FrozenMembers,
+    Member,
+    Members,
+    check_entries,
+    check_register,
+    check_trace,
+    check_word,
+    shard_index,
+)
 from transfer_queue.controller.parked import Parked
 from transfer_queue.controller.repeats import FIRST
 from transfer_queue.controller.runtime import Runtime
@@ -71,6 +81,11 @@ class Control:
         self.desired.versions[topic.spec.model] = topic.version
         topic.on_return = partial(lose, topic)
 
+    def loaded(self, topic: TopicState) -> None:
+        """A saved one came in its place: its history goes on, under the epoch of its last commit or a later one."""
+        self.take_over(topic)
+        self.desired.loaded[topic.spec.model] = topic.clock_terminal.epoch_of(topic.version)
+
     # ------------------------------------------------------------ joining and ending
 
     def register(self, request: Register) -> OkRegistered:
@@ -100,6 +115,7 @@ class Control:
             shards=self.members.shards(),
             roster=self.members.roster,
             comeback_s=self._comeback_s,
+            heartbeat_s=self._heartbeat_s if self._silence_ends or member.role == SHARD else 0.0,
         )
 
     def _watch_heartbeat(self, member: Member) -> None:
@@ -166,7 +182,7 @@ class Control:
     def member_dead(self, request: MemberDead) -> OkEmpty:
         """A notice about an incarnation that was replaced meanwhile changes nothing; a fatal one stops the run also if the heartbeat was faster."""
         member = self.members.find(request.member)
-        if member is not None and request.incarnation not in (-1, member.incarnation):
+        if member is not None and (request.incarnation not in (-1, member.incarnation) or request.pid not in (-1, member.pid)):
             return OkEmpty()
         if request.fatal:
             self.desired.stop(f"{request.member} died: {request.cause}")
@@ -205,9 +221,11 @@ class Control:
     def heard(self, member: Member, request: Watch) -> None:
         """Take in what a heartbeat says; once a message, however often it is tried. Nothing of one that breaks a rule."""
         check_entries("endpoints", request.endpoints)
+        check_entries("URLs of endpoints", request.endpoints.values())
         check_entries("loaded", request.loaded)
-        check_trace(request.trace)
         check_entries("epochs", request.epochs)
+        check_entries("busy", request.busy)
+        check_trace(request.trace)
         self.check_loaded(request.loaded)
         for model, version in request.loaded.items():
             self.note_loaded(member, model, version, request.epochs.get(model))
@@ -279,7 +297,14 @@ class Control:
                     "before: one version would name two sets of weights; it is not desired. Commit a new version for new weights"
                 )
             return OkEmpty()
+        loaded = self.desired.loaded.get(weights.model, 0)
+        if weights.epoch < loaded and clock > 0:
+            raise bad(
+                f"epoch={weights.epoch} of {weights.model!r} {weights.epoch}.{weights.version} is older than {loaded}, in which the queue that was "
+                f"loaded committed last: no group could start with them, so they are not desired. Publish under epoch {loaded} or a later one"
+            )
         check_entries("published models", {*self.desired.weights, weights.model})
+        check_word("digest", weights.digest)
         self.desired.weights[weights.model] = weights
         self.desired.published_by[weights.model], self.desired.published_at[weights.model] = member.owner, self._runtime.now()
         self._runtime.touch()

@@ -6,6 +6,7 @@ a rule changes nothing and gets an `ErrorReply`; no request ends the loop.
 
 from __future__ import annotations
 
+import logging
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +17,7 @@ from transfer_queue.controller import leasing
 from transfer_queue.controller.config import CoreConfig
 from transfer_queue.controller.duties import Duty
 from transfer_queue.controller.errors import RequestError, bad
-from transfer_queue.controller.handlers import Handlers
+from transfer_queue.controller.handlers import CHANGE_NOTHING, LOOKS, Handlers
 from transfer_queue.controller.keyed.handling import WAIT
 from transfer_queue.controller.members import Member
 from transfer_queue.controller.parked import Waiter, clamp_wait
@@ -42,6 +43,8 @@ from transfer_queue.messages import (
 from transfer_queue.samplers.choice import Choices
 
 __all__ = ["COMPLETED", "Core", "CoreConfig", "Duty", "Observer"]
+
+log = logging.getLogger(__name__)
 
 FORGOTTEN = 1 << 32  # more numbers than a controller gives in the time for which it may not remember them
 
@@ -170,6 +173,10 @@ class Core:
         if reply is not None:
             self._answer(connection, request.id, reply, line)
         self._contain(self._settle)
+
+    def is_beat(self, request: Request) -> bool:
+        """Of a request that only looks (`handlers.LOOKS`): whether it counts as a heartbeat now. Else it changes nothing."""
+        return self._run.is_beat(request)
 
     def malformed(self, connection: bytes, request_id: int, message: str) -> None:
         """Bytes that are no request: their sender is told, nothing else happens."""
@@ -372,6 +379,9 @@ class Core:
             return ErrorReply(code=error.code, message=error.message)
         except Exception as error:  # a fault of ours in one handler must not end the loop: every client would hang for ever
             what = f"{type(request).__name__} failed in the controller: {error!r}"
+            if type(request) in CHANGE_NOTHING | LOOKS:  # no journal knows of it, so it must not be counted as an event
+                log.exception(what)
+                return ErrorReply(code="internal", message=f"{what}; nothing was changed, the controller's log has the traceback. Report it")
             self._runtime.emit("run", reason=what, data={"traceback": traceback.format_exc()})
             return ErrorReply(code="internal", message=f"{what}; its effect is unknown, the event log has the traceback. Report it")
 

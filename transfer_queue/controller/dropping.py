@@ -7,9 +7,12 @@ import numpy as np
 from transfer_queue.controller import ending
 from transfer_queue.controller.errors import bad
 from transfer_queue.controller.leases import Lease
+from transfer_queue.controller.members import check_word
 from transfer_queue.controller.replaying import give_up
 from transfer_queue.controller.topic import TopicState
 from transfer_queue.messages import DropGroups, OkEmpty
+
+MOST_STATES = 128  # that a ledger counts, reasons of drops among them: every status and stall report carries them
 
 
 def drop_groups(topic: TopicState, request: DropGroups, owner: str) -> OkEmpty:
@@ -17,6 +20,13 @@ def drop_groups(topic: TopicState, request: DropGroups, owner: str) -> OkEmpty:
     its batch: it may have learned from the group, and its batch would be short. The stage that wanted the drop is through with such a group."""
     if not request.reason or request.reason in ("stale", "run_end"):
         raise bad(f"reason={request.reason!r} of a drop is empty or one of the controller's own: the ledger could not be read; say why in a word")
+    check_word("reason", request.reason)
+    counts = topic.ledger.counts
+    if f"dropped:{request.reason}" not in counts and len(counts) >= MOST_STATES:
+        raise bad(
+            f"reason={request.reason!r} of a drop would be one more than the {MOST_STATES} states that the ledger of {topic.name!r} counts: nothing "
+            "was dropped; use one of the reasons before, and report what tells one drop from another (`report`)"
+        )
     wanted = dict.fromkeys(request.gids)
     replayed = give_up(topic, wanted, owner, request.reason)
     table, slots = topic.groups.groups, topic.groups.open_of(wanted)

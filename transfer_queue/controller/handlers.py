@@ -13,6 +13,8 @@ from transfer_queue.controller.run import Run
 from transfer_queue.controller.topic import TopicState, Weights
 
 AtOnce = Callable[[Any], m.Reply]
+LOOKS = frozenset({m.KeyedLook, m.KeyedList})  # of members: all they change is that their member was heard, and that once in a while
+CHANGE_NOTHING = frozenset({m.Status, m.ReadImage})
 Attempt = Callable[[Any, Member, bool], m.Reply | None]
 """(request, its member, last) → the reply, or None: not yet. `last`: now or never, so that the reply may be empty but not None."""
 
@@ -32,7 +34,7 @@ class Handlers:
             m.Put: ("put", self._put),
             m.KeyedTake: (WAIT, self._keyed_take),
         }
-        kinds = {*self.at_once, *self.parking} - {m.MemberDead}
+        kinds = {*self.at_once, *self.parking} - {m.MemberDead} - LOOKS
         self.of_members = frozenset(kind for kind in kinds if "incarnation" in kind.__struct_fields__)  # which say who sends them
 
     def _of_topics(self) -> dict[type[m.Request], AtOnce]:
@@ -45,6 +47,7 @@ class Handlers:
             m.DropGroups: lambda r: dropping.drop_groups(topic(r.topic), r, owner(r)),
             m.WriteBack: lambda r: consuming.write_back(topic(r.topic), r, owner(r)),
             m.Release: lambda r: consuming.give_back(topic(r.topic), r, owner(r)),
+            m.Renew: lambda r: consuming.renew(topic(r.topic), r, owner(r)),
             m.Commit: self._commit,
         }
 
@@ -54,7 +57,16 @@ class Handlers:
         def of(serve: AtOnce) -> AtOnce:
             return lambda r: (member(r), serve(r))[1]  # who asks is alive, or refused
 
-        return {m.KeyedPut: of(keyed.put), m.KeyedLook: of(keyed.look), m.KeyedList: of(keyed.list_all), m.KeyedClear: of(keyed.clear)}
+        def look(serve: AtOnce) -> AtOnce:
+            return lambda r: (self._run.looker(r), serve(r))[1]
+
+        return {
+            m.KeyedPut: of(keyed.put),
+            m.KeyedLook: look(keyed.look),
+            m.KeyedList: look(keyed.list_all),
+            m.KeyedClear: of(keyed.clear),
+            m.KeyedEndTask: of(keyed.end_task),
+        }
 
     def _of_members(self) -> dict[type[m.Request], AtOnce]:
         control, member, saves = self._control, self._run.member, self._run.saves

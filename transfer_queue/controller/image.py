@@ -20,7 +20,7 @@ from transfer_queue.controller.topic import TopicState
 from transfer_queue.frozen import from_bytes
 from transfer_queue.messages import Record, TopicSpec
 
-FORMAT = 4
+FORMAT = 5
 SAVED = "saved"  # why what was under way is not any more
 
 

@@ -135,6 +135,10 @@ class Leases:
             if lease_id > answered.id:
                 self._leases[lease_id].deadline = deadline
 
+    def later(self, lease: Lease) -> list[Lease]:
+        """This one, and what its owner took after it."""
+        return [other for other in self.of(lease.owner) if other.id >= lease.id]
+
     def find_lapsed(self, lease_id: int, consumer: int, owner: str) -> Lease | None:
         """The same for one that ran out; it can be answered once."""
         lease = self._lapsed.get(owner, {}).get(lease_id)

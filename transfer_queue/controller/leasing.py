@@ -17,12 +17,17 @@ from transfer_queue.messages import Rows, packed
 def rows_of_lease(topic: TopicState, lease: Lease) -> Rows:
     """Rows of a group adjacent, in row order."""
     schema, store = topic.schema, topic.groups
+    inputs = schema.consumers[lease.consumer].inputs
     columns = [
         store.groups.places[lease.groups, schema.place_of[name]] if name in schema.shared else store.rows.places[lease.rows, schema.place_of[name]]
-        for name in schema.consumers[lease.consumer].inputs
+        for name in inputs
     ]
     gids, indices = lease.named = packed(gids_of(lease.keys)), packed(store.rows.index[lease.rows])
-    return Rows(gids, indices, packed(store.rows.oldest[lease.rows]), packed(lease.newest), tuple(map(packed, columns)))
+    return Rows(gids, indices, packed(store.rows.oldest[lease.rows]), packed(lease.newest), tuple(map(packed, columns)), inputs)
+
+
+MOST_HELD_S = 600.0
+"""A lease that is renewed again and again ends so long after its hand-out: its owner hangs, whatever it says."""
 
 
 def arm(topic: TopicState, lease: Lease) -> None:
@@ -33,6 +38,16 @@ def arm(topic: TopicState, lease: Lease) -> None:
 
 def watch(topic: TopicState, lease: Lease, due: Due) -> None:
     lease.timer = topic.timer(partial(_ask_consumer, topic, lease), due)
+
+
+def hold(topic: TopicState, lease: Lease, within_s: float) -> None:
+    """Its owner, and so what it took later, stands still for at most `within_s` seconds from now; 0: it goes on, and each has its whole time."""
+    now = topic.runtime.now()
+    for held in topic.leases.later(lease):
+        if held.timer is not None:
+            topic.runtime.timers.cancel(held.timer)
+            held.deadline = min(now + within_s + topic.lease_s, max(held.since + MOST_HELD_S, held.deadline))
+            watch(topic, held, topic.runtime.timers.due(held.deadline))
 
 
 def _ask_consumer(topic: TopicState, lease: Lease) -> float | None:

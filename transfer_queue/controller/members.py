@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sized
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from transfer_queue.controller.errors import RequestError, bad
@@ -14,6 +14,7 @@ SHARD = "shard"
 ACTIVITIES = ("busy", "wait", "paused")  # keys of `Watch.busy` that share out a member's time
 MAX_NAMES = 1 << 14  # names a run may ever see: names are stable across restarts, so that more of them are a client gone wild
 MAX_ENTRIES = 64  # endpoints or loaded models of one member: every directive carries them to everybody
+MOST_WORD = 256  # characters of a role, a host, a model, an endpoint, a reason: status, directives and events carry them to everybody
 _NAME = re.compile(r"[^#\s]{1,128}")
 _URL = re.compile(r"tcp://(\[[^\]\s]+\]|[^:/\s]+):([0-9]{1,5})|(ipc|inproc)://\S+")
 
@@ -121,17 +122,24 @@ class Members:
 
     def check(self, name: str, incarnation: int, now: float) -> Member:
         """The alive member a message comes from; the message counts as a heartbeat."""
+        member = self.of(name, incarnation)
+        member.seen = now
+        return member
+
+    def of(self, name: str, incarnation: int) -> Member:
+        """The alive member. Raises RequestError where there is none."""
         member = self._members.get(name)
         if member is not None and member.incarnation == incarnation:
-            member.seen = now
             return member
         if not self.was_known(name):
             raise RequestError("unknown_member", f"member={name!r} never registered: its request is not served; send Register first")
-        current = "ended" if member is None else f"#{member.incarnation}"
+        current, ended = "ended" if member is None else f"#{member.incarnation}", self.ended.get(name)
+        if ended is not None and ended.cause:
+            current += f" ({ended.cause})"
         raise RequestError(
             "stale_incarnation",
             f"member={name!r} incarnation={incarnation}: the current one is {current}, so this one's leases were given to others and its "
-            "request is not served; end this process, or register again",
+            "request is not served; end this process, or register again, and `keep_alive` where it computes for longer than heartbeat_s",
         )
 
     def freeze(self) -> FrozenMembers:
@@ -186,20 +194,34 @@ def check_register(request: Register, protocol: int) -> None:
             f"protocol={request.protocol} of {request.name!r} is not {protocol}: its messages would be misread, so it may not join; install "
             "the same version of transfer_queue everywhere"
         )
-    if not _NAME.fullmatch(request.name):
+    if not _NAME.fullmatch(request.name) or not request.name.isprintable():
         raise bad(
-            f"name={request.name[:128]!r} is empty, longer than 128 characters, or contains a blank or '#', which separates name and incarnation: "
-            "it may not join; choose another"
+            f"name={request.name[:128]!r} is empty, longer than 128 characters, or contains a blank, what cannot be printed, or '#', which separates "
+            "name and incarnation: it may not join; choose another"
         )
+    check_word("role", request.role)
+    check_word("host", request.host)
     check_entries("endpoints", request.endpoints)
+    check_entries("URLs of endpoints", request.endpoints.values())
     if request.role == SHARD:
         _check_shard(request)
 
 
-def check_entries(what: str, entries: Sized) -> None:
-    """Raises RequestError for more endpoints or loaded models than a member has."""
+def check_entries(what: str, entries: Collection[str]) -> None:
+    """Raises RequestError for more endpoints or loaded models than a member has, or such as nobody could read."""
     if len(entries) > MAX_ENTRIES:
         raise bad(f"{what}: {len(entries)} entries exceed {MAX_ENTRIES}, what one member may tell everybody: nothing was taken in; name fewer")
+    for entry in entries:
+        check_word(what, entry)
+
+
+def check_word(what: str, word: str) -> None:
+    """Raises RequestError for what everybody would be shown, and nobody could read."""
+    if len(word) > MOST_WORD or not word.isprintable():
+        raise bad(
+            f"{what}={word[:64]!r} has {len(word)} characters, {MOST_WORD} printable ones are the most of what everybody is shown: nothing was taken "
+            "in; say it shorter"
+        )
 
 
 def check_trace(trace: bytes) -> None:

@@ -30,6 +30,7 @@ from transfer_queue.controller.traffic import Traffic
 from transfer_queue.messages import Record, StallReport, StatusRecord
 
 COMPLETED = "completed"
+BEAT = 0.25  # of `heartbeat_s`: a look of a member that was silent for so long counts as heard
 WARN = 0.5  # of the time after which a run without progress is stopped
 
 
@@ -82,6 +83,17 @@ class Run:
     def member(self, request: Any) -> Member:
         """The alive member that a request comes from; the request counts as a heartbeat."""
         return self.control.members.check(request.member, request.incarnation, self.runtime.now())
+
+    def is_beat(self, request: Any) -> bool:
+        """Whether a request that only looks counts as a heartbeat of its member: only where it was not heard for a while, so that few looks change
+        anything."""
+        member = self.control.members.find(request.member)
+        known = member is not None and member.incarnation == request.incarnation
+        return known and self.runtime.now() - member.seen >= BEAT * self._config.heartbeat_s  # type: ignore[union-attr]
+
+    def looker(self, request: Any) -> Member:
+        """The alive member that a request comes from which only looks."""
+        return self.member(request) if self.is_beat(request) else self.control.members.of(request.member, request.incarnation)
 
     def complete(self) -> None:
         """Stop the run if every topic trained its target, the last version is published, and the last duty is done."""

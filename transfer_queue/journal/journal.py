@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from transfer_queue.controller.core import Core
+from transfer_queue.controller.handlers import CHANGE_NOTHING, LOOKS
 from transfer_queue.controller.server import LoopClock
 from transfer_queue.journal import records
 from transfer_queue.journal.logs import Head, Log
@@ -17,11 +18,11 @@ from transfer_queue.journal.records import Kind
 from transfer_queue.journal.settings import JournalSettings
 from transfer_queue.journal.snapshot import Writing
 from transfer_queue.journal.syncing import Syncer
-from transfer_queue.messages import OkCommitted, ReadImage, Reply, Request, Status, Watch
+from transfer_queue.messages import OkCommitted, OkEmpty, OkKeyedTaken, OkPulled, OkTaken, Reply, Request, Watch
 from transfer_queue.samplers.choice import Ask, Choice
 from transfer_queue.wire import encode
 
-CHANGE_NOTHING = frozenset({Status, ReadImage})
+HAND_OUT = (OkTaken, OkPulled, OkKeyedTaken)  # replies of which something is taken back when they do not come to anybody
 SMALL = 640  # bytes more than it has that an input counts for: a small one costs as much time to be replayed
 SHARE, DISK_SHARE = 0.05, 0.2  # of the time, at most about, that the loop begins snapshots, and that one is being written, however short replay_s
 WAIT_S = 60.0  # for the last snapshot, at the end
@@ -52,7 +53,7 @@ class Journal:
 
     def request(self, connection: bytes, frame: bytes, request: Request) -> None:
         kind = type(request)
-        if kind in CHANGE_NOTHING:
+        if kind in CHANGE_NOTHING or (kind in LOOKS and not self._core.is_beat(request)):
             return
         if kind is Watch and request.trace:  # type: ignore[attr-defined]
             frame = encode(msgspec.structs.replace(request, trace=b""))  # the observer's, and no part of the state
@@ -65,7 +66,8 @@ class Journal:
         self._note(Kind.FROZEN, payload=records.seconds(seconds))
 
     def undelivered(self, connection: bytes, reply: Reply) -> None:
-        self._note(Kind.UNDELIVERED, connection, encode(reply))
+        taken_back = reply if isinstance(reply, HAND_OUT) else OkEmpty(id=reply.id)
+        self._note(Kind.UNDELIVERED, connection, encode(taken_back))
 
     def unreachable(self, shard: str, cause: str) -> None:
         self._note(Kind.UNREACHABLE, shard.encode(), cause.encode())

@@ -148,6 +148,13 @@ class KeyedClient(Transfer):
             del self._kept[_asked(request)]
         return m.OkKeyedTaken(partition=request.partition, task=request.task, keys=keys, numbers=numbers, done=done)
 
+    def end_task(self, partition: str, task: str) -> None:
+        """What `task` has had is forgotten, and what came late to this client: a take under its name begins anew. A partition has at most 64."""
+        ends = name_of("partition", partition), name_of("task", task)
+        self.call(m.KeyedEndTask(partition=ends[0], member="", incarnation=0, task=ends[1]), self.timeout_s)
+        for asked in [asked for asked in self._kept if asked[:2] == (partition, task)]:
+            del self._kept[asked]
+
     def gave_up(self, request: m.Request, pending: Pending[Any]) -> None:
         """A take goes on at the controller: it is to end now, and what it was given is kept."""
         super().gave_up(request, pending)

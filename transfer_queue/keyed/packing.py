@@ -39,14 +39,19 @@ def typed_columns(rows: int, columns: Mapping[str, Any]) -> dict[str, Typed]:
 def typed(name: str, column: Any) -> Typed:
     """Arrays, tensors and `Jagged` as `codec.pack` takes them without a declaration. A list has a value a row: an array or tensor without axes is a
     scalar, with axes a run of values of the shape behind the first; str is text, bytes are a blob, anything else is an object."""
+    if isinstance(column, Typed):  # who knows more of its rows than their looks has packed them
+        return column
     if not isinstance(column, list):
-        packed = pack(name, column)
-        return Typed(packed, (_type(packed),))
+        return typed_of(pack(name, column))
     kinds = {_kind(value) for value in column}
     if len(kinds) == 1 and (kind := next(iter(kinds))) != "numbers":
-        packed = _packed(name, kind, column)
-        return Typed(packed, (_type(packed),))
+        return typed_of(_packed(name, kind, column))
     return _row_by_row(name, [_packed(f"{name}, row {at}", _kind(value), [value]) for at, value in enumerate(column)])
+
+
+def typed_of(packed: Packed) -> Typed:
+    """Rows that are all what `packed` is."""
+    return Typed(packed, (_type(packed),))
 
 
 def _kind(value: Any) -> str:

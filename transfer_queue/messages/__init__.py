@@ -12,11 +12,12 @@ value.
 from __future__ import annotations
 
 from transfer_queue.messages.base import PROTOCOL, Cancel, ErrorReply, Kind, OkEmpty, Policy, Record, Reply, Request, RunState, State, Unit
-from transfer_queue.messages.consuming import Commit, OkCommitted, OkTaken, OkWritten, Published, Release, Take, WriteBack
+from transfer_queue.messages.consuming import Commit, OkCommitted, OkTaken, OkWritten, Published, Release, Renew, Take, WriteBack
 from transfer_queue.messages.keyed import (
     Cells,
     CellType,
     KeyedClear,
+    KeyedEndTask,
     KeyedList,
     KeyedLook,
     KeyedPut,
@@ -93,6 +94,7 @@ AnyRequest = (
     | Take
     | WriteBack
     | Release
+    | Renew
     | Commit
     | Published
     | KeyedPut
@@ -100,6 +102,7 @@ AnyRequest = (
     | KeyedList
     | KeyedClear
     | KeyedTake
+    | KeyedEndTask
     | Report
     | Cancel
     | Drain
@@ -167,6 +170,7 @@ __all__ = [
     "HandBack",
     "HandedBack",
     "KeyedClear",
+    "KeyedEndTask",
     "KeyedList",
     "KeyedLook",
     "KeyedPut",
@@ -217,6 +221,7 @@ __all__ = [
     "Record",
     "Register",
     "Release",
+    "Renew",
     "Replay",
     "ReplayStatus",
     "Replayed",

@@ -64,6 +64,18 @@ class Release(Request, frozen=True):
     lease: int
 
 
+class Renew(Request, frozen=True):
+    """Until it says so again, at most for `within_s` seconds, the owner of a lease does nothing on its rows and is not to blame: something that the
+    work needs is started. The time of the lease, and of what its owner took later, begins when that is over; `within_s` 0: it is."""
+
+    topic: str
+    consumer: str
+    member: str
+    incarnation: int
+    lease: int
+    within_s: float
+
+
 class Commit(Request, frozen=True):
     """One optimizer step: groups trained, version + 1, permits back. Idempotent by (model, epoch, step)."""
 

@@ -124,3 +124,13 @@ class OkKeyedTaken(Reply, frozen=True):
     keys: list[str] = []
     numbers: bytes = b""
     done: bool = False  # the run was stopped: nothing will come any more
+
+
+class KeyedEndTask(Request, frozen=True):
+    """What this task has had is forgotten, and its place among the tasks of the partition is free. A take under its name begins anew, one that waits
+    too. One that is not there is over already."""
+
+    partition: str
+    member: str
+    incarnation: int
+    task: str

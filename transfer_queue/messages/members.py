@@ -35,6 +35,7 @@ class OkRegistered(Reply, frozen=True):
     shards: list[ShardInfo]
     roster: int = -1  # the number of `shards`
     comeback_s: float = 0.0  # how long a member waits for a controller that is gone; 0: it does not come back
+    heartbeat_s: float = 0.0  # a member that says nothing for so long is dead to the controller; 0: it may be silent
 
 
 class Roster(Request, frozen=True):
@@ -107,6 +108,7 @@ class MemberDead(Request, frozen=True):
     incarnation: int  # -1: whichever is current
     cause: str
     fatal: bool = False  # the role cannot be restarted: the run stops
+    pid: int = -1  # of the process that ended, where it need not be the member's: of another than registered it nothing changes. -1: it is
 
 
 class Report(Request, frozen=True):

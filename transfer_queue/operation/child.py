@@ -83,3 +83,9 @@ class Child:
         for stream in (self._process.stdin, self._process.stdout):
             assert stream is not None
             stream.close()
+
+    def disown(self) -> None:
+        """In a process that was forked from the one that started it: it is to end with that one, not with us."""
+        for stream in (self._process.stdin, self._process.stdout):
+            assert stream is not None
+            stream.close()

@@ -88,6 +88,7 @@ def _metrics(commands: Commands) -> None:
     _url(metrics)
     _key(metrics, "client.key, where the queue has keys")
     metrics.add_argument("bind", nargs="?", default="0", metavar="[HOST:]PORT", help="where; without HOST on loopback; 0: any free port (default)")
+    _attached(metrics)
 
 
 def _save_and_load(commands: Commands) -> None:

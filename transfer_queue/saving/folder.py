@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import mmap
@@ -19,7 +20,9 @@ from transfer_queue.journal.logs import sync_folder
 from transfer_queue.journal.pages import MAGIC, page, pages, write
 
 STATE, BYTES = "state", "bytes"
+METADATA = "metadata.json"  # what whoever saved it wants to know again; a file that may be missing
 UNFINISHED = "-unfinished"  # how the name of a folder ends that is on its way
+_HERE, _EXCHANGE = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
 
 
 class Damaged(ValueError):
@@ -29,11 +32,11 @@ class Damaged(ValueError):
 class Writing:
     """A folder on its way, under a name of its own. Leaving the context with an exception leaves nothing behind."""
 
-    def __init__(self, folder: Path) -> None:
-        """Raises FileExistsError for a folder that is there: an image is never replaced."""
-        if folder.exists():
+    def __init__(self, folder: Path, replace: bool = False) -> None:
+        """Raises FileExistsError for a folder that is there, unless it is to be replaced: at every moment the name has the old one or the new."""
+        if folder.exists() and not replace:
             raise _exists(folder)
-        self._folder = folder
+        self._folder, self._replace = folder, replace
         folder.parent.mkdir(parents=True, exist_ok=True)
         self._unfinished, self._holder = _begun(folder)
         try:
@@ -50,8 +53,8 @@ class Writing:
     def add(self, chunk: memoryview | bytes) -> None:
         write(self._bytes, [page(chunk), chunk])
 
-    def finish(self, state: bytes) -> None:
-        """Now it is there."""
+    def finish(self, state: bytes, metadata: bytes | None = None) -> None:
+        """Now it is there. metadata: JSON."""
         descriptor = self._open(STATE)
         try:
             write(descriptor, [page(state), state])
@@ -59,14 +62,25 @@ class Writing:
             os.fsync(self._bytes)
         finally:
             os.close(descriptor)
+        if metadata is not None:
+            with (self._unfinished / METADATA).open("xb") as file:
+                file.write(metadata)
+                file.flush()
+                os.fsync(file.fileno())
         sync_folder(self._unfinished)
+        if not (self._replace and self._folder.exists()):
+            self._rename()
+        else:
+            _exchange(self._unfinished, self._folder)  # the old one goes under the unfinished one's name
+        sync_folder(self._folder.parent)
+
+    def _rename(self) -> None:
         try:
             os.rename(self._unfinished, self._folder)
         except OSError as error:
             if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
                 raise
             raise _exists(self._folder) from None  # another save was quicker
-        sync_folder(self._folder.parent)
 
     def __enter__(self) -> Self:
         return self
@@ -109,6 +123,19 @@ def _hold(folder: Path) -> int:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def _exchange(made: Path, folder: Path) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.renameat2(_HERE, os.fsencode(made), _HERE, os.fsencode(folder), _EXCHANGE) == 0:
+        return
+    number = ctypes.get_errno()
+    if number not in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
+        raise OSError(number, os.strerror(number), str(folder))
+    old = made.with_name(f"{folder.name}-replaced")  # some network file systems cannot exchange: for a moment nothing has the name
+    os.rename(folder, old)
+    os.rename(made, folder)
+    shutil.rmtree(old)
 
 
 def _exists(folder: Path) -> FileExistsError:

@@ -32,15 +32,24 @@ class Saved(m.Record, frozen=True):
     keys: int  # of keyed partitions
 
 
-def save(url: str, folder: Path, security: Security | None = None, timeout_s: float = 30.0) -> Saved:
-    """All or nothing. Raises FileExistsError, OSError, QueueError, QueueTimeout, QueueGone, and Gone if a shard ended meanwhile."""
-    with Writing(folder) as writing, joined(url, "saver", security, timeout_s) as client:
+def save(
+    url: str,
+    folder: Path,
+    security: Security | None = None,
+    timeout_s: float = 30.0,
+    replace: bool = False,
+    metadata: bytes | None = None,
+) -> Saved:
+    """All or nothing. `replace` a folder that is there, which stays as it is until the new one is whole; `metadata` is JSON that goes with it.
+
+    Raises FileExistsError, OSError, QueueError, QueueTimeout, QueueGone, and Gone if a shard ended meanwhile."""
+    with Writing(folder, replace) as writing, joined(url, "saver", security, timeout_s) as client:
         reply: m.OkSave = client.call(m.Save(member="", incarnation=0), timeout_s)
         state = b"".join(_state(client, reply))
         named = Named(decoded(state))
         for chunk in _read(client, named.places):
             writing.add(chunk)
-        writing.finish(state)
+        writing.finish(state, metadata)
     image = decoded(state)
     topics, partitions = image.topics.values(), image.keyed.values()
     groups = sum(topic.store.groups.used - len(topic.store.groups.vacant) for topic in topics)

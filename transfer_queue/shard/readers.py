@@ -51,6 +51,7 @@ class Readers:
         self._by_pid: dict[int, Process] = {}
         self._numbers = itertools.count(1)
         self._epoll = select.epoll() if _WATCHED else None
+        self.ended: deque[tuple[str, int]] = deque(maxlen=MOST_CONNECTIONS)  # (owner, pid) of processes that ended, for whoever tells the controller
 
     def watched(self) -> list[int]:
         """Descriptors that are readable when `reap` has something to do."""
@@ -121,6 +122,7 @@ class Readers:
             self._epoll.unregister(pidfd)
             os.close(pidfd)
             process.ended = True
+            self.ended.extend((owner, process.pid) for owner in sorted({self._connections[name].owner for name in process.connections}))
             for name in list(process.connections):
                 self._drop(name)
             self._store.release(process.quarantined)

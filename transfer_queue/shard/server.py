@@ -15,9 +15,11 @@ from transfer_queue import security as sec
 from transfer_queue.client import QueueClient
 from transfer_queue.draining import drains
 from transfer_queue.errors import QueueError, QueueGone, QueueTimeout
-from transfer_queue.messages import Directive
+from transfer_queue.messages import Directive, MemberDead, OkEmpty
+from transfer_queue.pending import Pending
 from transfer_queue.shard import messages as m
 from transfer_queue.shard.answers import Answers, Reply
+from transfer_queue.shard.checks import split_owner
 from transfer_queue.shard.refused import Refused
 from transfer_queue.shard.store import KEEP_BYTES, Store
 from transfer_queue.wire import Frame, decode_shard_request, encode, id_of
@@ -26,6 +28,7 @@ log = logging.getLogger(__name__)
 
 SILENCE_S = 60.0  # a controller that answers no heartbeat for so long hangs
 LEAVE_S = 2.0  # the controller answers at once, or it is gone
+TOLD = 64  # notices of deaths without an answer at a time
 BURST = 64  # messages answered between two looks at the controller
 DRAINED = "drained"  # why a shard ended that was asked to
 COOL_BYTES = 32 << 20  # given back to the system between two bursts: some milliseconds
@@ -90,6 +93,7 @@ class ShardServer:
         self.socket, self.client, self.answers = socket, client, answers
         self._drain_s = math.inf if drain_s is None else drain_s
         self._drained_by: float | None = None
+        self._told: list[Pending[OkEmpty]] = []  # notices of deaths that the controller has not answered
 
     def drain(self) -> None:
         """Take nothing new in, and end when nothing is left, or after `drain_s`. For a signal's handler."""
@@ -114,6 +118,7 @@ class ShardServer:
             if self.socket in self.client.poll(0.0 if waiting else 1.0, self.socket, *self.answers.readers.watched()):
                 self._burst()
             waiting = self.answers.collect(COOL_BYTES)
+            self._tell_deaths()
             if self._is_drained():
                 self._leave()
                 return DRAINED
@@ -129,6 +134,19 @@ class ShardServer:
                 return directive.reason
             self.answers.draining = asked and directive.state not in ("drain", "stop")
             watch, asked = self.client.watch(seen=directive.revision, busy=self.answers.told), self._drained_by is not None
+
+    def _tell_deaths(self) -> None:
+        """In a queue without topics no silence ends a member, and what one that died had not published would stay."""
+        ended = self.answers.readers.ended
+        if self.client.registration.topics:
+            ended.clear()
+        self._told = [notice for notice in self._told if not notice.done()]
+        while ended and len(self._told) < TOLD:
+            owner, pid = ended.popleft()
+            name, incarnation = split_owner(owner)
+            dead = MemberDead(member=name, incarnation=incarnation, cause=f"its process {pid} ended, as {self.client.member} saw", pid=pid)
+            self._told.append(self.client.submit(dead))
+            self._told[-1].silent = True
 
     def _leave(self) -> None:
         with contextlib.suppress(QueueGone, QueueTimeout, QueueError):

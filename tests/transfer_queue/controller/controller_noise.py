@@ -14,7 +14,7 @@ from transfer_queue import messages as m
 from transfer_queue.wire import decode_request, encode
 
 WILD = (-(2**63), -1, 0, 1, 2**31, 2**63 - 1, 2**64 - 1)
-HARMLESS = (m.Watch, m.Demand, m.Pull, m.Progress, m.HandBack, m.PutRows, m.DropGroups, m.Take, m.WriteBack, m.Release, m.Report)
+HARMLESS = (m.Watch, m.Demand, m.Pull, m.Progress, m.HandBack, m.PutRows, m.DropGroups, m.Take, m.WriteBack, m.Release, m.Renew, m.Report)
 """Requests that may end nothing but what their sender holds, whatever they say."""
 
 

@@ -228,3 +228,68 @@ def test_a_report_that_fails_does_not_end_a_run_that_is_only_slow(monkeypatch: p
     assert not desk.core.stopped
     assert [event.reason for event in desk.log.of("run")] == ["who waits for whom could not be told: ZeroDivisionError('division by zero')"]
     assert rollout.name in [member.name for member in desk.core.members]
+
+
+def renew(desk: Desk, who: Who, lease: int, within_s: float, reply: type[m.Reply] = m.OkEmpty) -> m.Reply:
+    return desk.ask(who.connection, m.Renew(topic="policy", consumer="reward", lease=lease, within_s=within_s, **who.fields), reply)
+
+
+def test_the_time_of_a_lease_and_of_the_next_one_stands_still_while_its_owner_starts_something() -> None:
+    desk, _ = started()
+    worker, other = desk.join("worker", "scorer"), desk.join("other", "scorer")
+    first, ahead = desk.take(worker, "reward", limit=2), desk.take(worker, "reward", limit=2)
+    desk.wait(4.0)
+    renew(desk, worker, first.lease, 20.0)
+    desk.wait(19.0)
+    assert desk.take(other, "reward").lease == -1, "nobody else scores them meanwhile"
+    renew(desk, worker, first.lease, 0.0)
+    desk.wait(4.0)
+    assert desk.write(worker, first, "reward", "reward") == []
+    desk.wait(4.0)
+    assert desk.write(worker, ahead, "reward", "reward") == []
+    assert not [event for event in desk.log.of("topic") if event.reason == "written_late"]
+
+
+def test_who_does_not_come_back_from_starting_something_loses_its_rows() -> None:
+    desk, _ = started()
+    worker, other = desk.join("worker", "scorer"), desk.join("other", "scorer")
+    taken = desk.take(worker, "reward", limit=4)
+    renew(desk, worker, taken.lease, 10.0)
+    desk.wait(14.0)
+    assert desk.take(other, "reward").lease == -1
+    desk.wait(2.0)
+    assert desk.take(other, "reward").rows == taken.rows, "10 s and the 5 s of a lease are over"
+
+
+def test_who_goes_on_and_then_hangs_loses_its_rows_after_the_time_of_a_lease() -> None:
+    desk, _ = started()
+    worker, other = desk.join("worker", "scorer"), desk.join("other", "scorer")
+    taken = desk.take(worker, "reward", limit=4)
+    renew(desk, worker, taken.lease, 500.0)
+    desk.wait(1.0)
+    renew(desk, worker, taken.lease, 0.0)
+    desk.wait(6.0)
+    assert desk.take(other, "reward").rows == taken.rows
+
+
+def test_a_lease_cannot_be_renewed_for_ever() -> None:
+    desk, _ = started(stall_s=1e6)
+    worker, other = desk.join("worker", "scorer"), desk.join("other", "scorer")
+    taken = desk.take(worker, "reward", limit=4)
+    for _ in range(70):
+        renew(desk, worker, taken.lease, 10.0)
+        desk.wait(9.0)
+    assert desk.take(other, "reward").rows == taken.rows
+
+
+@pytest.mark.parametrize("within_s", [-1.0, 601.0, float("nan"), float("inf")])
+def test_a_wild_renewal_is_refused_and_changes_nothing(within_s: float) -> None:
+    desk, _ = started()
+    worker, other = desk.join("worker", "scorer"), desk.join("other", "scorer")
+    taken = desk.take(worker, "reward", limit=4)
+    error = renew(desk, worker, taken.lease, within_s, m.ErrorReply)
+    assert isinstance(error, m.ErrorReply)
+    assert "within_s=" in error.message
+    renew(desk, other, taken.lease, 100.0)  # of somebody else's
+    desk.wait(6.0)
+    assert desk.take(other, "reward").rows == taken.rows

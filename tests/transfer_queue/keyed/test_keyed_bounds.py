@@ -9,7 +9,7 @@ import pytest
 from keyed_desk import RUN, SCALAR, TEXT, KeyedDesk
 
 from transfer_queue import messages as m
-from transfer_queue.controller.keyed import handling
+from transfer_queue.controller.keyed import handling, taking
 
 
 def test_rows_that_are_named_again_and_again_make_no_reply_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,8 +117,57 @@ def test_the_columns_that_a_task_asks_for_are_few_and_their_order_is_nothing(mon
     monkeypatch.setattr(handling, "MOST_COLUMNS", 3)
     desk.put("train", ["a", "b"], {"x": SCALAR, "y": SCALAR})
     assert desk.take("grade", 1, ["y", "x", "y"]) == ["a"]
-    looked: list[Any] = []
-    monkeypatch.setattr("transfer_queue.controller.keyed.taking.Task.ask_for", lambda task, names: looked.append(names))
+    looked = begun(monkeypatch)
     assert desk.take("grade", 1, ["x", "y"]) == ["b"]
     assert looked == []
     assert "names has 4 columns, 3 are the most" in desk.refuse(desk.who.connection, desk.take_request("grade", 1, ["x"] * 4))
+
+
+def begun(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """For which columns every row is looked at, from now on."""
+    looked: list[Any] = []
+    begin = taking.Task.begin
+    monkeypatch.setattr(taking.Task, "begin", lambda task, names: (looked.append(names), begin(task, names))[1])
+    return looked
+
+
+def test_takers_of_one_task_that_ask_for_different_columns_by_turns_look_at_every_row_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = KeyedDesk(heartbeat_s=1e9)
+    looked = begun(monkeypatch)
+    desk.put("train", [f"k{at}" for at in range(20)], {"x": SCALAR, "y": SCALAR})
+    had = [key for at in range(10) for key in desk.take("grade", 1, ["xy"[at % 2]])]
+    assert had == [f"k{at}" for at in range(10)], "one task, whatever its takers ask for"
+    assert looked == [("x",), ("y",)]
+    waits = [desk.send(desk.who.connection, desk.take_request("grade", 9, names, at_least=9, wait_s=60.0)) for names in ("z", "w", "z", "w")]
+    looked.clear()
+    for at in range(5):
+        desk.put("train", [f"k{at}"], {"v": SCALAR})
+    assert looked == [], "what waits for other columns is tried again at each put"
+    desk.put("train", [f"k{at}" for at in range(20)], {"z": SCALAR})
+    assert desk.replies[waits[0]].keys == [f"k{at}" for at in range(10, 19)]
+    desk.put("train", [f"k{at}" for at in range(20)], {"w": SCALAR})
+    assert desk.take("grade", 9, ["w", "x"]) == ["k19"]
+
+
+def test_of_many_sets_of_columns_the_last_ones_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = KeyedDesk()
+    monkeypatch.setattr(taking, "MOST_SETS", 2)
+    looked = begun(monkeypatch)
+    desk.put("train", [*"abcdef"], {"x": SCALAR, "y": SCALAR, "z": SCALAR})
+    assert [desk.take("grade", 1, [name]) for name in "xyxzxy"] == [[key] for key in "abcdef"]
+    assert looked == [("x",), ("y",), ("z",), ("y",)]
+
+
+def test_a_task_that_is_over_makes_room_for_another_and_begins_anew_under_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = KeyedDesk(heartbeat_s=1e9)
+    monkeypatch.setattr(handling, "MOST_TASKS", 2)
+    desk.put("train", ["a", "b"], {"x": SCALAR})
+    assert desk.take("one", 2, ["x"]) == desk.take("two", 2, ["x"]) == ["a", "b"]
+    assert "end one that is over" in desk.refuse(desk.who.connection, desk.take_request("three", 1))
+    waits = desk.send(desk.who.connection, desk.take_request("two", 1, ["x"], wait_s=60.0))
+    assert waits not in desk.replies
+    for task in ("one", "two", "nobody"):
+        desk.ask(desk.who.connection, m.KeyedEndTask(partition="train", task=task, **desk.who.fields), m.OkEmpty)
+    assert desk.replies[waits].keys == ["a"], "it waited under a name that begins anew"
+    assert desk.take("three", 2, ["x"]) == ["a", "b"]
+    assert desk.core.status().partitions[0].tasks == {"two": 1, "three": 0}

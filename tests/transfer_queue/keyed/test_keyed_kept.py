@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,70 @@ def test_a_controller_that_is_killed_carries_every_request_out_once_and_forgets_
     desk.kept.leave()
 
 
+def test_looks_and_lists_are_no_inputs_and_their_replies_are_not_kept(tmp_path: Path) -> None:
+    desk = KeptDesk(tmp_path)
+    desk.put("train", KEYS, {"x": SCALAR}, [{"n": "t" * 1000}] * len(KEYS))
+    desk.take("grade", 1, ["x"])
+    before = desk.kept.opened.journal._log.nbytes
+    for _ in range(50):
+        desk.look("train", KEYS, tags=True)
+        assert list(desk.listed()["train"]) == KEYS
+        desk.refuse(desk.who.connection, m.KeyedLook(partition="train", **desk.who.fields))
+    assert desk.kept.opened.journal._log.nbytes == before
+    kinds = [type(reply) for line in desk.core._runtime.repeats._lines.values() for reply in line.replies.values()]
+    assert m.OkLooked not in kinds
+    assert m.OkListed not in kinds
+    desk.kept.kill()
+    assert list(desk.listed()["train"]) == KEYS
+    desk.kept.leave()
+
+
+class KeptBesideTopics(KeptDesk):
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        KeyedDesk.__init__(self, heartbeat_s=10.0)
+
+    @property
+    def clock(self) -> Any:
+        """The controller's present one."""
+        return self.kept.opened.clock if hasattr(self, "kept") else self._first
+
+    @clock.setter
+    def clock(self, clock: Any) -> None:
+        """Of a controller without a journal, which is replaced."""
+        self._first = clock
+
+
+def test_a_member_that_only_looks_is_alive_also_for_a_controller_that_comes_back(tmp_path: Path) -> None:
+    desk = KeptBesideTopics(tmp_path)
+    desk.put("train", KEYS, {"x": SCALAR})
+    for turn in range(200):
+        desk.look("train", KEYS)
+        desk.wait(0.5)
+        if turn % 40 == 20:
+            desk.kept.kill()
+    assert list(desk.kept.status().members) == ["writer#0"]
+    inputs = sum(log.read_bytes().count(b"KeyedLook") for log in tmp_path.glob("log-*"))
+    assert 20 <= inputs <= 50, "of 200 looks in 100 seconds"
+    desk.wait(11.0)
+    assert list(desk.kept.status().members) == []
+    desk.kept.leave()
+
+
+def test_a_fault_of_ours_in_a_look_is_no_event_that_a_journal_would_miss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = KeptDesk(tmp_path)
+    desk.put("train", KEYS, {"x": SCALAR})
+    monkeypatch.setattr("transfer_queue.controller.keyed.partition.Partition.common", lambda *_: 1 / 0)
+    desk.refuse(desk.who.connection, m.KeyedLook(partition="train", keys=KEYS, **desk.who.fields), "internal")
+    monkeypatch.setattr("transfer_queue.controller.run.Run.status", lambda *_: 1 / 0)
+    desk.refuse(b"x", m.Status(), "internal")
+    monkeypatch.undo()
+    desk.put("train", KEYS, {"x": SCALAR})
+    desk.kept.kill()
+    assert list(desk.listed()["train"]) == KEYS
+    desk.kept.leave()
+
+
 def values(keys: list[str]) -> dict[str, Any]:
     """Columns that follow from the keys."""
     marks = [KEYS.index(key) for key in keys]
@@ -145,6 +210,31 @@ def test_a_shard_that_is_killed_takes_its_cells_and_a_put_of_them_mends_it() -> 
             same(me, KEYS)
             other.kill()
             me.call(dead("shard-1"), 5.0)
+
+
+@pytest.mark.parametrize("cells", [3, 300_000])
+def test_bytes_that_a_killed_writer_had_not_published_go_at_once(cells: int) -> None:
+    with LocalQueue([], keyed_only=True, shards=0) as queue, ExitStack() as stack:
+        shard = stack.enter_context(Process("shard", queue.url))
+        shard.heard()
+        writer = stack.enter_context(Process("keyed_writer", queue.url, str(cells)))
+        with queue.keyed("me") as me:
+            assert writer.heard() == "published"
+            published = used(me)
+            writer.tell("write")
+            assert writer.heard() == "written"
+            assert used(me) > published
+            writer.kill()
+            deadline = time.monotonic() + 10.0
+            while used(me) > published and time.monotonic() < deadline:
+                time.sleep(0.05)
+            assert used(me) == published
+            assert me.get("train", ["a"])["x"].dense().tolist() == [[1] * cells]
+            assert "keyed-writer-0#0" not in me.call(m.Status(), 5.0).status.members
+
+
+def used(client: KeyedClient) -> int:
+    return sum(status.used_bytes for status in client.shard_status().values())
 
 
 def dead(shard: str) -> m.MemberDead:

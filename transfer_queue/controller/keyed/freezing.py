@@ -7,7 +7,6 @@ import numpy as np
 from transfer_queue.controller.keyed.cells import NOTHING, Cells
 from transfer_queue.controller.keyed.handling import Keyed
 from transfer_queue.controller.keyed.partition import Partition
-from transfer_queue.controller.keyed.taking import HAD
 from transfer_queue.messages import NOWHERE, CellType, Record
 
 
@@ -20,7 +19,7 @@ class FrozenCells(Record, frozen=True):
 
 
 class FrozenTask(Record, frozen=True):
-    names: list[str]
+    sets: list[list[str]]  # of columns that it is asked for, the last one at the end
     had: np.ndarray  # [R] bool
 
 
@@ -51,7 +50,7 @@ def _frozen(partition: Partition) -> FrozenPartition:
         numbers=partition.table.number[slots],
         tags=[partition.tags[slot] for slot in slots.tolist()],
         columns={name: _cells(cells, slots) for name, cells in partition.columns.items()},
-        tasks={name: FrozenTask([*task.names], task.state[slots] == HAD) for name, task in partition.tasks.items()},
+        tasks={name: FrozenTask([[*names] for names in task.sets], task.had[slots]) for name, task in partition.tasks.items()},
     )
 
 
@@ -69,5 +68,5 @@ def _thawed(partition: Partition, frozen: FrozenPartition) -> Partition:
         cells.restore(slots, list(old.types), old.type, old.places)
         partition.blocks.hold(old.places)
     for name, task in frozen.tasks.items():
-        partition.restore_task(name, tuple(task.names), slots[task.had])
+        partition.restore_task(name, [tuple(names) for names in task.sets], slots[task.had])
     return partition

@@ -15,12 +15,14 @@ from transfer_queue.controller.tables import NONE
 from transfer_queue.messages import (
     Cells,
     KeyedClear,
+    KeyedEndTask,
     KeyedList,
     KeyedLook,
     KeyedPut,
     KeyedTake,
     Listed,
     OkCleared,
+    OkEmpty,
     OkKeyed,
     OkKeyedTaken,
     OkListed,
@@ -188,11 +190,15 @@ class Keyed:
         if partition is None:
             return nothing
         if request.task not in partition.tasks and len(partition.tasks) >= MOST_TASKS:
-            raise bad(f"task={request.task!r} would be the {MOST_TASKS + 1}th of {request.partition!r}: nothing was taken; use one of those before")
-        task = partition.task(request.task, sorted({*request.names}))
-        if len(task) < request.at_least:
+            raise bad(
+                f"task={request.task!r} would be the {MOST_TASKS + 1}th of {request.partition!r}: nothing was taken; end one that is over "
+                "(`end_task`), or use one of those before"
+            )
+        names = tuple(sorted({*request.names}))
+        task = partition.task(request.task, names)
+        if task.ready(names) < request.at_least:
             return nothing
-        slots = task.take(request.limit)
+        slots = task.take(names, request.limit, partition.table.number)
         keys = [partition.keys[slot] for slot in slots.tolist()]
         return OkKeyedTaken(partition=partition.name, task=request.task, keys=keys, numbers=packed(partition.table.number[slots]))
 
@@ -207,6 +213,12 @@ class Keyed:
         task.give_back(slots)
         partition.note(slots)
         self._wake(partition)
+
+    def end_task(self, request: KeyedEndTask) -> OkEmpty:
+        partition = self.partitions.get(request.partition)
+        if partition is not None and partition.tasks.pop(request.task, None) is not None:
+            self._wake(partition)
+        return OkEmpty()
 
     def _wake(self, partition: Partition) -> None:
         self.runtime.wake(WAIT, partition.name)

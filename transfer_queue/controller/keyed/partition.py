@@ -5,13 +5,13 @@ A key has a slot, a place in every table. Numbers ascend with the order of keys,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from transfer_queue.controller.blocks import Blocks
 from transfer_queue.controller.keyed.cells import LOST, NOTHING, Cells
-from transfer_queue.controller.keyed.taking import HAD, Task
+from transfer_queue.controller.keyed.taking import Names, Ready, Task
 from transfer_queue.controller.tables import NONE, Table
 from transfer_queue.messages import Cells as Message
 from transfer_queue.messages import PartitionStatus
@@ -118,7 +118,7 @@ class Partition:
             cells.cover(self.table.used)
             cells.restore(packed, old.types, old.type[slots], old.places[slots])
         for name, task in tasks.items():
-            self.restore_task(name, task.names, packed[task.state[slots] == HAD])
+            self.restore_task(name, task.sets, packed[task.had[slots]])
 
     def _drop_empty(self) -> None:
         for name in [name for name, cells in self.columns.items() if not cells.count]:
@@ -150,36 +150,37 @@ class Partition:
 
     # ------------------------------------------------------------ tasks
 
-    def task(self, name: str, names: Sequence[str]) -> Task:
-        """What it has had stays when it asks for other columns than before; then every row is looked at again."""
+    def task(self, name: str, names: Names) -> Task:
+        """One that was asked for these columns: the first time, and where that is long ago, every row is looked at."""
         task = self.tasks.get(name)
         if task is None:
-            task = self.tasks[name] = Task(tuple(names))
+            task = self.tasks[name] = Task()
             task.cover(self.table.used)
-            self._note(task, self.all())
-        elif task.names != tuple(names):
-            task.ask_for(tuple(names))
-            self._note(task, self.all())
+        if task.asked(names) is None:
+            self._note(task, [task.begin(names)], self.all())
         return task
 
-    def restore_task(self, name: str, names: tuple[str, ...], had: np.ndarray) -> None:
-        """`had`: slots. After rows and columns."""
-        task = self.tasks[name] = Task(names)
+    def restore_task(self, name: str, sets: Sequence[Names], had: np.ndarray) -> None:
+        """`sets`: of columns that it is asked for, the last one at the end; `had`: slots. After rows and columns."""
+        task = self.tasks[name] = Task()
         task.cover(self.table.used)
-        task.state[had] = HAD
-        self._note(task, self.all())
+        task.had[had] = True
+        for names in sets:
+            task.begin(names)
+        self._note(task, task, self.all())
 
     def note(self, slots: np.ndarray) -> None:
         """They were made, or written to."""
         for task in self.tasks.values():
-            self._note(task, slots)
+            self._note(task, task, slots)
 
-    def _note(self, task: Task, slots: np.ndarray) -> None:
-        there = np.ones(len(slots), dtype=bool)
-        for name in task.names:
-            cells = self.columns.get(name)
-            there &= cells.type[slots] > NOTHING if cells is not None else False
-        task.note(slots, there, self.table.number[slots])
+    def _note(self, task: Task, sets: Iterable[Ready], slots: np.ndarray) -> None:
+        for each in sets:
+            may = ~task.had[slots]
+            for name in each.names:
+                cells = self.columns.get(name)
+                may &= cells.type[slots] > NOTHING if cells is not None else False
+            each.note(slots, may, self.table.number[slots])
 
     def all(self) -> np.ndarray:
         """Slots in the order of their keys. It looks at everything."""
