@@ -43,7 +43,8 @@ class HostCache:
     """`spare` + 1 slots. Thread-safe. Other processes reach a slot's memory by its arena's descriptor, under a lease taken here for them.
 
     `spare` 0 saves a model's memory: a version is written over the one before once that was read, and nothing is served meanwhile. For who can ask
-    for a version again, should that fail. (One that nobody read yet stays, or a reader slower than the versions come would never find any.)
+    for a version again, should that fail. (One that nobody read yet stays, or a reader slower than the versions come would never find any.) Who needs
+    one then waits for it: `await_lease`.
     """
 
     def __init__(self, spare: int = 1, clock: Clock = time.monotonic) -> None:
@@ -54,6 +55,11 @@ class HostCache:
         self._closed = False
         self._clock = clock
         self._changed = threading.Condition()
+
+    @property
+    def spare(self) -> int:
+        """Slots beside the one that is served."""
+        return len(self._slots) - 1
 
     def latest(self) -> WeightsId | None:
         """The newest complete version."""
@@ -136,6 +142,17 @@ class HostCache:
                     return self._leased(slot, slot.manifest, holder, self._clock() + lease_s)
             return None
 
+    def await_lease(self, holder: str, lease_s: float, at_least: WeightsId, wait_s: float) -> Lease | None:
+        """`lease` of the newest version, as soon as there is one that is not older than `at_least`. None: none came within `wait_s` seconds."""
+        end = self._clock() + wait_s
+        with self._changed:
+            while not (self._newest and self._newest.manifest and not self._newest.manifest.weights < at_least):
+                left_s = end - self._clock()
+                if left_s <= 0 or self._closed:
+                    return None
+                self._changed.wait(left_s)
+            return self._leased(self._newest, self._newest.manifest, holder, self._clock() + lease_s)
+
     def _leased(self, slot: Slot, manifest: Manifest, holder: str, deadline: float, kept: bool = False) -> Lease:
         lease = Lease(slot, manifest, slot.arena, holder, deadline, self, kept)
         slot.leases.add(lease)
@@ -213,6 +230,7 @@ class HostCache:
                     self._refresh(slot)  # who reads there past its deadline keeps it
                 if not slot.leases:
                     slot.arena.close()
+            self._changed.notify_all()  # who waits for a version need not
 
     def _deadlines(self) -> list[float]:
         return [lease.deadline for slot in self._slots for lease in slot.leases]

@@ -43,9 +43,9 @@ class Line(Protocol):
 
 
 def pull_newest(
-    line: Line, member: str, cache: HostCache, have: WeightsId | None, give_back: GiveBack
+    line: Line, member: str, cache: HostCache, is_news: Callable[[WeightsId], bool], give_back: GiveBack
 ) -> tuple[WeightsId, Path] | Literal["nothing", "no_slot"]:
-    """One attempt. Returns what arrived and how; "nothing" when the publisher has nothing newer, "no_slot" while the local cache is held.
+    """One attempt. Returns what arrived and how; "nothing" when what the publisher has is no news, "no_slot" while the local cache is held.
 
     A version that came "shared" lies in the publisher's memory: its lease must be renewed until `give_back` is called for it, then released.
     Raises PullFailed, DigestMismatch; the local cache is then as before.
@@ -57,7 +57,7 @@ def pull_newest(
         return "nothing"
     kept = False
     try:
-        if have is not None and not have < answer.manifest.weights:
+        if not is_news(answer.manifest.weights):
             return "nothing"
         check_manifest(answer.manifest)
         if not cache.may_adopt():

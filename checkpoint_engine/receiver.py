@@ -1,7 +1,8 @@
 """A follower of a publisher: weights arrive into the local host cache on a thread of their own, whole and verified, while compute goes on.
 
 Desired state in, facts out: `want` says what should be here, `on_ready` and `latest` say what is. Versions coalesce to the newest; the label is
-always that of what arrived. Any transfer that fails leaves the old version loadable and is repeated by pull, with growing pauses.
+always that of what arrived. Any transfer that fails is repeated by pull, with growing pauses; what an engine has loaded goes on serving meanwhile,
+and with a spare slot stays loadable as well.
 """
 
 from __future__ import annotations
@@ -60,10 +61,14 @@ class Receiver:
     """Starts receiving at once. `member`: this process's name, unique per incarnation (death notices carry it).
 
     `on_ready(weights)` after a version became loadable, `on_error(error)` for every failed transfer and for what ends the thread, `on_transfer`
-    when one begins (True) and is over (False): all run on the receiver's thread. `collective` False: pull only. `spare`: slots beside the one that is
-    served, where bytes come into memory of this process; with 0 nothing is served while they come. `backend`: the publisher's setting; nccl or hccl
-    start the device of this process if it does not compute on it yet. Where there is none it pulls, and `pulls_because` says so. Any thread may call
-    the methods.
+    when one begins (True) and is over (False): all run on the receiver's thread. `collective` False: pull only. `backend`: the publisher's setting;
+    nccl or hccl start the device of this process if it does not compute on it yet. Where there is none it pulls, and `pulls_because` says so. Any
+    thread may call the methods.
+
+    `spare`: slots beside the one that is served. With 0 one model is in the memory of this process, beside the loaded one: a version whose bytes come
+    here is written over the one before, once that was read, and meanwhile nothing can be read (`HostCache.await_lease` waits). One that nobody has
+    read yet is not written over: the broadcast of the next goes by, and it is pulled when the reader is through. What is mapped is only replaced when
+    the next one is verified.
     """
 
     def __init__(
@@ -74,7 +79,7 @@ class Receiver:
         on_ready: Callable[[WeightsId], None] = lambda weights: None,
         on_error: Callable[[Exception], None] = lambda error: None,
         on_transfer: Callable[[bool], None] = lambda receiving: None,
-        spare: int = 1,
+        spare: int = 0,
         collective: bool = True,
         backend: str = "auto",
     ) -> None:
@@ -98,6 +103,7 @@ class Receiver:
         self._pull_at = 0.0  # monotonic; not before
         self._failures = 0
         self._sign_at = 0.0
+        self._newest: WeightsId | None = None  # that was ever complete here: nothing older comes after it, also into an empty slot
         self.failure: Exception | None = None  # what ended the thread
         self._thread = threading.Thread(target=self._run, name=f"receiver-{member}", daemon=True)
         self._thread.start()
@@ -195,7 +201,7 @@ class Receiver:
     def _receive(self, record: m.Send) -> None:
         began = time.monotonic()
         self._note(record.manifest.weights, GRACE_S)
-        if self._seat.receive(record, self.latest()):
+        if self._seat.receive(record, self._is_news):
             self.counters.by_broadcast += 1
             self._arrived(record.manifest.weights, began)
         else:
@@ -207,7 +213,7 @@ class Receiver:
 
     def _pull(self) -> None:
         began = time.monotonic()
-        got = pull_newest(self._link, self.member, self._cache, self.latest(), self._note_return)
+        got = pull_newest(self._link, self.member, self._cache, self._is_news, self._note_return)
         if isinstance(got, str):  # not there yet, or no slot: a lease that ends wakes this thread
             with self._lock:
                 self._pull_at = time.monotonic() + _PAUSES_S[3]
@@ -217,7 +223,15 @@ class Receiver:
         self.counters.by_pull_bytes += path == "bytes"
         self._arrived(weights, began)
 
+    def _is_news(self, weights: WeightsId) -> bool:
+        """Newer than what is here; where nothing is, because something else was to take its place, as new as what was."""
+        have = self.latest()
+        if have is not None:
+            return have < weights
+        return self._newest is None or not weights < self._newest
+
     def _arrived(self, weights: WeightsId, began: float) -> None:
+        self._newest = weights
         with self._lock:
             self._failures = 0
         self.counters.receive_s = time.monotonic() - began

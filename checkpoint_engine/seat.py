@@ -75,7 +75,7 @@ class Seat:
         if self._seat and self._seat.epoch <= record.epoch:
             self.leave()
 
-    def receive(self, record: m.Send, have: WeightsId | None) -> bool:
+    def receive(self, record: m.Send, is_news: Callable[[WeightsId], bool]) -> bool:
         """Take part in the broadcast of one version. True: it is in the cache, whole and verified. False: taken part for the others' sake only
         (something as new is here already, or no slot is free). Raises SeatLost, DigestMismatch; the cache is then as before."""
         seat, manifest = self._seat, record.manifest
@@ -87,8 +87,7 @@ class Seat:
         except ManifestError as error:
             self._tell(record, str(error))  # the others must not wait for a member that will not come
             raise
-        keep = have is None or have < manifest.weights
-        reservation = self._cache.reserve(manifest.weights, manifest.total_bytes) if keep else None
+        reservation = self._cache.reserve(manifest.weights, manifest.total_bytes) if is_news(manifest.weights) else None
         if reservation is None:
             self._through_group(seat, record, None, lambda done: None)
         else:

@@ -19,6 +19,7 @@ _COMPAT = {
     "kv_meta": ("KVBatchMeta",),
     "batch_meta": ("BatchMeta",),
     "client": ("TransferQueueClient",),
+    "streaming": ("StreamingDataset", "StreamingDataLoader"),
     "errors": ("StorageKeyNotFoundError",),
 }
 _PLACES = {name: f"transfer_queue.compat.{module}" for module, names in _COMPAT.items() for name in names}

@@ -101,8 +101,8 @@ def _save(options: argparse.Namespace) -> int:
 
 
 def _load(options: argparse.Namespace) -> int:
-    load(options.controller, options.dir, _worker(options.key), options.timeout_s)
-    say(f"{options.dir} is loaded")
+    epochs = load(options.controller, options.dir, _worker(options.key), options.timeout_s)
+    say(f"{options.dir} is loaded" + "".join(f"; weights of {model!r}: go on under epoch {epoch} or later" for model, epoch in epochs.items()))
     return 0
 
 

@@ -56,7 +56,7 @@ class QueueClient(Transfer):
         gids: unlike any that was put before; None: the controller counts on.
         version: committed version of the weights that made the rows; None: the newest. tokens: of each row, for the record.
         token: a repeat with the same one (after QueueTimeout) stores nothing again and gets the same reply.
-        A reply without groups: there was no room, or the topic is over (`done`); nothing was stored.
+        A reply without groups: there was no room, the topic is over (`done`), or `columns` have no rows; nothing was stored.
         """
         numbers = (gids, rows_per_group, version, tokens)
         return put_groups(self, self.topic(topic), columns, *numbers, wait_s, secrets.randbits(62) if token is None else token)
@@ -145,7 +145,9 @@ class QueueClient(Transfer):
         wait_s: float = 30.0,
         rank: int | None = None,
     ) -> Pending[m.OkTaken]:
-        """`rank`: where the consumer's sampler deals to data-parallel ranks."""
+        """Lease up to `limit` rows (groups, where that is the consumer's unit), `at_least` so many at once. The reply waits for them up to `wait_s`;
+        then its `lease` is -1. `done`: nothing will ever come again. `step`: of a terminal consumer, the version that it trains from. `loaded`: where
+        the consumer needs weights. `rank`: where its sampler deals to data-parallel ranks."""
         asked = m.Take(topic=topic, consumer=consumer, member="", incarnation=0, limit=limit, at_least=at_least, loaded=loaded, step=step, rank=rank)
         return self.submit(msgspec.structs.replace(asked, wait_s=wait_s))
 

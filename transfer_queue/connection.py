@@ -49,7 +49,6 @@ class Connection(Hub):
         self.controller = self.add(Link(url, key, security, _decode, "the controller", repeats), self._beat)
         self._beats: Pending[m.OkRoster] | None = None  # the last one
         self._heart: Heart | None = None
-        self._process = os.getpid()
         self._follow()
 
     def _follow(self) -> None:
@@ -141,6 +140,7 @@ class Connection(Hub):
 
     def submit(self, request: m.Request) -> Pending[Any]:
         """Send, return at once. `id` is filled in, and so are `member` and `incarnation` where the request speaks for its sender."""
+        self.check_alone()
         if "incarnation" in request.__struct_fields__ and not isinstance(request, m.MemberDead):
             request = msgspec.structs.replace(request, member=self.member, incarnation=self.incarnation)
         return self.controller.send(self, request)

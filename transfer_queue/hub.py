@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import threading
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -23,6 +25,7 @@ class Hub:
         self._watched: list[tuple[Any, int]] = []  # the sockets of all links, as a poll takes them
         self._chores: dict[Link, Callable[[], None]] = {}
         self._fresh: set[Pending[Any]] = set()  # settled, neither told nor awaited yet
+        self._process, self._waits = os.getpid(), 0  # who made it; the thread that looks at the sockets now, 0: none does
         self._look_s = math.inf  # longest single look at the sockets, for chores that are due though nothing comes
 
     def add(self, link: Link, chore: Callable[[], None] | None = None) -> Link:
@@ -77,6 +80,7 @@ class Hub:
 
     def _step(self, timeout_s: float, extra: Sequence[Any]) -> set[Any]:
         """One look at every socket: settles what came, returns the ready members of `extra`."""
+        self.check_alone()
         for chore in self._chores.values():
             chore()
         lost = [deadline for link in self._links if (deadline := link.deadline()) is not None]
@@ -85,13 +89,31 @@ class Hub:
         timeout_s = min(timeout_s, self._look_s)
         named = {item if isinstance(item, zmq.Socket | int) else item.fileno(): item for item in extra} if extra else {}
         watched = [*self._watched, *((item, zmq.POLLIN) for item in named)] if named else self._watched
-        events = zmq.zmq_poll(watched, max(0, math.ceil(timeout_s * 1000)))
+        self._waits = threading.get_ident()
+        try:
+            events = zmq.zmq_poll(watched, max(0, math.ceil(timeout_s * 1000)))
+        finally:
+            self._waits = 0
         readable = {item for item, _ in events}
         for link in self._links:
             comes, changes = link.socket in readable, link.monitor in readable
             if comes or changes or link.deadline() is not None:
                 self._fresh.update(pending for pending in link.pump(comes, changes) if not pending.silent)
         return {named[item] for item in readable if item in named} if named else set()
+
+    def check_alone(self) -> None:
+        """Raises RuntimeError in a forked child, where the sockets are the parent's and nothing would ever be answered, and where another thread
+        waits with this client at this moment: sockets serve one thread at a time."""
+        if self._waits and self._waits != threading.get_ident():
+            raise RuntimeError(
+                "another thread waits with this client: its sockets serve one thread at a time, and replies would be lost; give each thread a "
+                "connection of its own, by `client.attach()`"
+            )
+        if os.getpid() != self._process:
+            raise RuntimeError(
+                f"this client was connected by process {self._process}, of which this one ({os.getpid()}) is a fork: it has none of the threads that "
+                "move its messages, so nothing would be answered; connect again here, under a name of its own"
+            )
 
     def close(self) -> None:
         """Close the sockets; says nothing to the controller (`leave` does)."""

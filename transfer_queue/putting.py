@@ -65,13 +65,24 @@ def _write(
     return places
 
 
+def _rows(name: str, column: Any) -> int:
+    try:
+        return len(column)
+    except TypeError:  # no axis, or nothing that has rows
+        raise TypeError(
+            f"column {name!r} is {column!r:.60}, which has no rows: nothing was stored; pass an array with an axis of rows, a Jagged, or a list"
+        ) from None
+
+
 def _count(columns: Mapping[str, Any], rows_per_group: int, gids: Sequence[int] | None) -> int:
     """Groups."""
-    rows = {name: len(column) for name, column in columns.items()}
+    rows = {name: _rows(name, column) for name, column in columns.items()}
     each = rows_per_group
     if each < 1 or len(set(rows.values())) > 1 or any(count % each for count in rows.values()):
         raise ValueError(f"columns of {rows} rows are no groups of rows_per_group={rows_per_group}: nothing was stored; give every column all rows")
     groups = next(iter(rows.values()), 0) // each
+    if gids is not None and not all(-1 << 63 <= gid < 1 << 63 for gid in gids):
+        raise ValueError(f"gids {list(gids[:8])}: they count from 0 to 2^47 and name one group each; nothing was stored")
     if gids is not None and len(gids) != groups:
         raise ValueError(f"{len(gids)} gids for {groups} groups of rows_per_group={rows_per_group}: nothing was stored; name each group once")
     return groups

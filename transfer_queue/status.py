@@ -11,6 +11,7 @@ from transfer_queue.waits import one_a_line, table
 from transfer_queue.waits import render as render_waits
 
 MOST = 8  # members of one list
+SHOWN = 64  # characters of a name that somebody chose
 UNITS = ("kB", "MB", "GB", "TB", "PB", "EB")
 
 
@@ -94,8 +95,8 @@ def _topic(topic: TopicStatus) -> Iterator[str]:
 
 
 def _partition(partition: PartitionStatus) -> str:
-    ready = "".join(f", {count} ready for {task}" for task, count in partition.tasks.items())
-    return f"partition {partition.name}: {partition.keys} keys, {partition.columns} columns, {sized(partition.nbytes)}{ready}"
+    ready = "".join(f", {count} ready for {task:.{SHOWN}}" for task, count in partition.tasks.items())
+    return f"partition {partition.name:.{SHOWN}}: {partition.keys} keys, {partition.columns} columns, {sized(partition.nbytes)}{ready}"
 
 
 def _expired(topic: TopicStatus) -> int:

@@ -33,6 +33,7 @@ Kept = Callable[[Any], bool]  # the reply → whether the controller looked at t
 
 VERDICT_S = 2.0  # for the controller to hear of a shard that does not answer; whoever restarts processes tells it at once
 TRIES = 3  # of a write whose shard ends before the controller has heard of the bytes
+ROOM_S, ROOM_LOOK_S = 1.0, 0.02  # a full shard may still have to hear of what the controller freed; asked again so often
 
 
 class Transfer(Connection):
@@ -108,17 +109,18 @@ class Transfer(Connection):
         self.discard(m.Slice(*place) for table in tables for place in table.tolist())
 
     def read(self, rows: m.Rows | Sequence[m.RowRef], names: Sequence[str], spec: m.TopicSpec, writable: bool = False) -> dict[str, Column]:
-        """Columns `names` of `rows`, in their order; `RowRef.columns` follows `names`. What a column comes back as: `transfer_queue.codec.unpack`.
+        """Columns `names` of `rows`, in their order: any of the consumer's inputs; of `RowRef`s, which have no names, all of them in their order.
+        What a column comes back as: `transfer_queue.codec.unpack`.
 
         Arrays may be read-only views of the shard's own memory, which keeps the bytes for as long as an array or tensor over them lives, also when
         the rows end or this connection is closed. `writable` copies. In another process (after a fork) such arrays last as long as this one keeps
         its own. Where a row lacks an optional column: scalar → a masked array, per_token → an empty run, blob → b"".
-        Raises Gone(gids) when bytes were freed meanwhile, QueueTimeout, QueueGone (shard).
+        Raises Gone(gids) when bytes were freed meanwhile, ValueError (names), QueueTimeout, QueueGone (shard).
         """
         if not isinstance(rows, m.Rows):
             rows = m.Rows.of(rows)
-        columns = rows.columns if len(rows) else (b"",) * len(names)
-        return self._read(m.unpacked(rows.gids), {name: m.places(buffer) for name, buffer in zip(names, columns, strict=True)}, spec, writable)
+        found = {name: m.places(buffer) for name, buffer in rows.places_of(names).items()}
+        return self._read(m.unpacked(rows.gids), found, spec, writable)
 
     def read_shared(self, leases: Sequence[m.GroupLease], names: Sequence[str], spec: m.TopicSpec, writable: bool = False) -> dict[str, Column]:
         """Shared columns of leased groups, one row a group; else as `read`."""
@@ -192,10 +194,13 @@ class Transfer(Connection):
 
     def _next_shard(self) -> int:
         deadline = time.monotonic() + self.timeout_s
-        while not self.shards and self._known and (left := deadline - time.monotonic()) > 0:  # there were some: they may come back
+        while not self.shards and (left := deadline - time.monotonic()) > 0:  # the first may be about to come, or one to come back
             self._renew(min(VERDICT_S, left))  # each question is a sign of life
         if not self.shards:
-            raise QueueError("no_shards", "no shard is there: nobody can store bytes; start the shards before the workers, or see why they ended")
+            raise QueueError(
+                "no_shards",
+                f"no shard came within timeout_s={self.timeout_s:g}: nobody can store bytes, nothing was put; start shards, or see why they ended",
+            )
         return self.shards[next(self._turn) % len(self.shards)].index
 
     def _peer(self, index: int) -> Peer:
@@ -226,6 +231,7 @@ class Transfer(Connection):
         gone: QueueGone | None = None
         full: QueueError | None = None
         patient = len(self.shards) < 2  # also with who was never reached
+        free_by = time.monotonic() + ROOM_S
         try:
             while True:
                 gone, full = None, None
@@ -250,7 +256,10 @@ class Transfer(Connection):
                         others |= self._renew(0.0)  # also where another takes it: else the successor of the dead one gets nothing
                 patient |= late
                 if gone is None and full is not None and not late and not others:
-                    raise full
+                    if full.code != "capacity" or time.monotonic() >= free_by:
+                        raise full
+                    self._step(ROOM_LOOK_S, ())
+                    continue
                 if not late and not others and not self._renew(VERDICT_S):
                     assert gone is not None, "every shard was full, or gone"
                     raise gone

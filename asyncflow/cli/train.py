@@ -9,6 +9,7 @@ import msgspec
 from rich.console import Console
 
 from asyncflow.cli.run_dir import with_run_dir
+from asyncflow.config import RunConfig
 from asyncflow.config.check import check_runnable
 from asyncflow.config.load import load
 from asyncflow.launch.launchers import make_launcher
@@ -24,9 +25,14 @@ from transfer_queue.waits import render
 
 def train(recipe: str, overrides: list[str], run_dir: str | None) -> int:
     """Run it. The last line printed is the path of summary.json. Returns 0 when the run completed, else 1. Raises ConfigError."""
-    start_s = time.monotonic()
     config = load(recipe, overrides)
     check_runnable(config)
+    return train_config(config, run_dir)
+
+
+def train_config(config: RunConfig, run_dir: str | None) -> int:
+    """See `train`; of a configuration that was checked, wherever it comes from."""
+    start_s = time.monotonic()
     config = with_run_dir(config, run_dir)
     view = RunView(config, client_key(config))
     view.say(f"run directory {config.run_dir}")

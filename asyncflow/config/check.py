@@ -16,6 +16,8 @@ RULES: tuple[Rule, ...] = (
     paths.shapes,
     numbers.numbers,
     update.optimizer,
+    update.clip,
+    update.options,
     update.group_size,
     shape.decode_shape,
     models.models,
@@ -31,6 +33,7 @@ RULES: tuple[Rule, ...] = (
     roles.devices,
     roles.backend,
     roles.wires,
+    shape.requeue,
     shape.byte_budget,
     shape.byte_capacity,
     observe.observe,
@@ -48,6 +51,9 @@ RUNNABLE: tuple[Rule, ...] = (
     paths.named_task,
 )
 
+OWN_ENGINES: tuple[Rule, ...] = (unbuilt.devices, unbuilt.cluster, unbuilt.dtypes)
+"""Those of RUNNABLE that speak of AsyncFlow's own engines only."""
+
 
 def check(config: RunConfig) -> None:
     """Raises SettingError for the first rule that is broken. Says nothing on whether this machine can run it: see `check_runnable`."""
@@ -55,16 +61,22 @@ def check(config: RunConfig) -> None:
         rule(config)
 
 
-def check_runnable(config: RunConfig) -> None:
-    """Refuse what is well formed but not built yet, and code that is not there. Raises SettingError."""
-    for rule in (*RUNNABLE, paths.import_paths, samplers.own, observe.packages, engine.package, places.package, keys.key_files):
+def check_runnable(config: RunConfig, engines_of_its_own: bool = False) -> None:
+    """Refuse what is well formed but not built yet, and code that is not there. Raises SettingError.
+
+    `engines_of_its_own`: of a recipe whose engines compute on accelerators, which AsyncFlow's own do not yet."""
+    for rule in (*_built(engines_of_its_own), paths.import_paths, samplers.own, observe.packages, engine.package, places.package, keys.key_files):
         rule(config)
 
 
-def refusals(config: RunConfig) -> list[str]:
+def _built(engines_of_its_own: bool) -> list[Rule]:
+    return [rule for rule in RUNNABLE if not (engines_of_its_own and rule in OWN_ENGINES)]
+
+
+def refusals(config: RunConfig, engines_of_its_own: bool = False) -> list[str]:
     """Every reason for which `train` would refuse a configuration that is well formed: one a rule, in the order in which `train` names them."""
     found = []
-    for rule in RUNNABLE:
+    for rule in _built(engines_of_its_own):
         try:
             rule(config)
         except SettingError as error:

@@ -26,8 +26,8 @@ class Evaluator:
         self._sign_at_s = 0.0
 
     def run(self, engine: RolloutEngine, weights: WeightsId) -> bool:
-        """Blocks until every item is answered and the result is reported. False when the run stops or this worker has to leave: then nothing was
-        reported, and the duty is not done."""
+        """Blocks until every item is answered and the result is reported. False when the run stops or this worker has to leave, or the engine was
+        started anew with newer weights: then nothing was reported, and the duty is not done."""
         start_s = time.monotonic()
         answers = self._answer(engine, weights)
         if answers is None:
@@ -39,6 +39,7 @@ class Evaluator:
             "version": weights.version,
             "digest": weights.digest,
             "accuracy": sum(score is not None and score >= 1.0 for score in scores) / len(scores),
+            "score_mean": sum(score or 0.0 for score in scores) / len(scores),
             "items": len(scores),
             "unscored": scores.count(None),
             "response_tokens_mean": sum(map(len, answers)) / len(answers),
@@ -57,7 +58,12 @@ class Evaluator:
             if self._context.control.stopping:
                 engine.abort(list(answers))
                 return None
-            for chunk in engine.chunks(wait_s=LOOK_S):
+            chunks = engine.chunks(wait_s=LOOK_S)
+            if engine.loaded is not None and weights < engine.loaded:  # the answers would be of two versions
+                engine.abort(list(answers))
+                engine.chunks()  # their last ones: the same items are asked again
+                return None
+            for chunk in chunks:
                 if chunk.id not in answers:
                     continue  # the last word of a request that was aborted before: its group was dropped
                 answers[chunk.id] += chunk.token_ids

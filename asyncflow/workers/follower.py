@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from asyncflow.contracts.weights import WeightsId, to_weights_id
 from asyncflow.workers.context import WorkerContext
 from asyncflow.workers.timeline import Doing
-from checkpoint_engine.receiver import Receiver
+from checkpoint_engine.receiver import NotInCache, Receiver
 from transfer_queue.errors import QueueError
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class WeightsFollower:
             on_ready=lambda _: self._context.wake.set(),
             on_error=self._on_error,
             on_transfer=self._on_transfer,
-            spare=settings.cache_slots,
+            spare=settings.receiver_slots - 1,
             collective=settings.transport == "collective",
             backend=settings.backend,
         )
@@ -76,10 +76,14 @@ class WeightsFollower:
 
     def load_newest(self, *loads: Load) -> bool:
         """At a safe point: load the newest version, if it is newer, by every one of `loads` (a process may compute with a model in several places).
-        The label is the version received, never the one asked for."""
+        The label is the version received, never the one asked for. False as well where a newer one just took the place of what was there."""
         if not self.pending or self._receiver is None:
             return False
-        with self._receiver.get_weights() as held:
+        with contextlib.ExitStack() as stack:
+            try:
+                held = stack.enter_context(self._receiver.get_weights())
+            except NotInCache:
+                return False
             for load in loads:
                 load(held.weights, held)
         self.loaded = held.weights

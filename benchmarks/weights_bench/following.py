@@ -30,11 +30,13 @@ class Follower:
         """Its libraries are loaded: they are no memory of weights, and no part of joining."""
         import_torch()
 
-    def join(self, endpoint: str, collective: bool, spare: int = 1) -> None:
+    def join(self, endpoint: str, collective: bool, spare: int | None = None) -> None:
+        """`spare` None: a receiver's default."""
+        slots = {} if spare is None else {"spare": spare}
         self._arrivals: dict[int, float] = {}
         self._came = threading.Condition()
         self._joined += 1
-        self._receiver = Receiver(f"follower-{id(self)}-{self._joined}", endpoint, on_ready=self._ready, collective=collective, spare=spare)
+        self._receiver = Receiver(f"follower-{id(self)}-{self._joined}", endpoint, on_ready=self._ready, collective=collective, **slots)
 
     def arrived(self, version: int) -> dict[str, Any]:
         """When this version could be loaded (monotonic), and by which way all of them came."""
@@ -52,6 +54,12 @@ class Follower:
         spent = time.perf_counter() - begin
         ways = self.leave()
         return {"s": spent, **ways}
+
+    def hold(self) -> dict[str, Any]:
+        """Take the newest version and let it go, without reading it."""
+        assert self._receiver is not None
+        with self._receiver.get_weights() as held:
+            return {"version": held.weights.version}
 
     def check(self) -> dict[str, Any]:
         """The digest of the bytes that a loader would see, by reading them once more."""

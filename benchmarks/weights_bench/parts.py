@@ -103,6 +103,7 @@ def broadcast(scope: Scope) -> Iterator[Row]:
             begun = sender.publish()
             arrived = ask_all(followers, "arrived", version=begun["version"])
             assert all(reply["by_broadcast"] == begun["version"] for reply in arrived), f"one came by pull: {arrived}"
+            ask_all(followers, "hold")  # as a load: without one a single slot is not written over
             return {"s": max(reply["end"] for reply in arrived) - begun["begin"]}
 
         found = alternate(scope.repeats, {"ours": ours, "bare": lambda: {"s": together_s(ask_all(ranks, "broadcast"))}}, warmups=SLOT_TURNS)
@@ -130,8 +131,8 @@ def _bare_group(stack: ExitStack, scope: Scope) -> list[Asked]:
 def memory(scope: Scope) -> Iterator[Row]:
     """The largest growth of the proportional set sizes of all processes: pages that several share count once."""
     yield _sender_memory(scope, spare=1)
-    yield _receiver_memory(scope, "receiver that maps the slot", collective=False, spare=1, most=1.2)
-    yield _receiver_memory(scope, "receiver by broadcast, one slot", collective=True, spare=0, most=1.2)
+    yield _receiver_memory(scope, "receiver that maps the slot", collective=False, spare=None, most=1.2)
+    yield _receiver_memory(scope, "receiver by broadcast", collective=True, spare=None, most=1.2)
     yield _receiver_memory(scope, "receiver by broadcast, two slots", collective=True, spare=1, most=None)
 
 
@@ -145,7 +146,8 @@ def _sender_memory(scope: Scope, spare: int) -> Row:
     return value_at_most(name, peak.growth_mib / _mib(scope), "× model", spare + 1.2, f"{_size(scope)}; publisher and trainer")
 
 
-def _receiver_memory(scope: Scope, who: str, collective: bool, spare: int, most: float | None) -> Row:
+def _receiver_memory(scope: Scope, who: str, collective: bool, spare: int | None, most: float | None) -> Row:
+    """`spare` None: the default."""
     with ExitStack() as stack:
         sender = Sender(stack, scope, "collective" if collective else "pull")
         followers = [stack.enter_context(Asked(FOLLOWING)) for _ in range(RECEIVERS)]

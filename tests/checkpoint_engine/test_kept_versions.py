@@ -1,4 +1,4 @@
-"""A version that an engine keeps after its load, to start with it anew: it never holds up a version that is to come for long, and stays whole."""
+"""A version that an engine keeps after its load in one of two slots, to start with it anew: it holds up no other for long, and stays whole."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def memory_of(publisher: Publisher) -> set[bytes]:
 
 def test_a_kept_version_of_one_who_does_not_load_holds_the_version_after_the_next_up_for_seconds_and_stays_whole() -> None:
     with running_publisher(transport="pull") as publisher:
-        client, receiver = PublisherClient(publisher.endpoint), Receiver("evaluates", publisher.endpoint)
+        client, receiver = PublisherClient(publisher.endpoint), Receiver("evaluates", publisher.endpoint, spare=1)
         publish(client, 0)
         wait_for(receiver, 0)
         kept = load(receiver)
@@ -74,7 +74,7 @@ def test_who_loads_in_the_middle_of_it_is_not_written_over_and_loses_no_time_to_
     """Version 0 is kept, 1 is being loaded, slowly; 2 comes into the slot of 0, and 3 waits for the load."""
     monkeypatch.setattr(cache_module, "KEPT_S", 0.2)
     with running_publisher(transport="pull") as publisher:
-        client, receiver = PublisherClient(publisher.endpoint), Receiver("slow", publisher.endpoint)
+        client, receiver = PublisherClient(publisher.endpoint), Receiver("slow", publisher.endpoint, spare=1)
         publish(client, 0)
         wait_for(receiver, 0)
         kept = load(receiver)
@@ -116,7 +116,7 @@ def test_a_kept_version_that_nobody_needed_the_slot_of_goes_back_as_it_was(monke
     """However late it is let go: the trainer's next copy goes into warm pages."""
     monkeypatch.setattr(cache_module, "KEPT_S", 0.2)
     with running_publisher(transport="pull") as publisher:
-        client, receiver = PublisherClient(publisher.endpoint), Receiver("late", publisher.endpoint)
+        client, receiver = PublisherClient(publisher.endpoint), Receiver("late", publisher.endpoint, spare=1)
         publish(client, 0)
         wait_for(receiver, 0)
         kept = load(receiver)

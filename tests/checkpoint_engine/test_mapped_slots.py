@@ -64,7 +64,7 @@ def test_receivers_of_the_same_host_read_the_publishers_own_memory_and_the_train
 
 def test_a_slot_that_is_being_loaded_blocks_the_version_and_not_the_trainer_and_the_version_comes_afterwards() -> None:
     with running_publisher(transport="pull") as publisher:
-        client, receiver = PublisherClient(publisher.endpoint), Receiver("slow", publisher.endpoint)
+        client, receiver = PublisherClient(publisher.endpoint), Receiver("slow", publisher.endpoint, spare=1)
         publish(client, 0)
         wait_for(receiver, 0)
         with receiver.get_weights() as held:
@@ -85,7 +85,7 @@ def test_a_slot_that_is_being_loaded_blocks_the_version_and_not_the_trainer_and_
 
 def test_a_loader_past_its_deadline_loses_the_slot_to_the_trainer_and_keeps_its_bytes() -> None:
     with running_publisher(transport="pull") as publisher:
-        client, receiver = PublisherClient(publisher.endpoint), Receiver("hung", publisher.endpoint)
+        client, receiver = PublisherClient(publisher.endpoint), Receiver("hung", publisher.endpoint, spare=1)
         publish(client, 0)
         wait_for(receiver, 0)
         first = memory_of(publisher)
@@ -268,7 +268,7 @@ def test_a_loan_goes_back_once_when_unused_and_tainted_if_a_late_reader_may_stil
 def test_waiting_for_a_version_ends_when_a_mapped_reader_lets_go() -> None:
     """The end of a drained pipeline: the last version found no slot, and nothing but its reader's end can make room."""
     with running_publisher(transport="pull") as publisher:
-        client, receiver = PublisherClient(publisher.endpoint), Receiver("slow", publisher.endpoint)
+        client, receiver = PublisherClient(publisher.endpoint), Receiver("slow", publisher.endpoint, spare=1)
         publish(client, 0)
         wait_for(receiver, 0)
         loading, loaded = threading.Event(), threading.Event()

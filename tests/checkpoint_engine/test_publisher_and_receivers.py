@@ -75,6 +75,7 @@ def test_one_group_carries_many_versions_and_membership_changes_make_new_epochs(
             publish(client, version)
             for receiver in receivers:
                 eventually(lambda receiver=receiver, version=version: has(receiver, policy(version)))
+                assert content(receiver) == expected(version)
             eventually(lambda version=version: len(reports) == version + 1)
         assert [report.epoch for report in reports] == [1, 1, 1, 2, 2, 2, 3, 3, 3]
         assert not any(report.error for report in reports)
@@ -112,7 +113,7 @@ def test_a_damaged_byte_is_noticed_the_old_version_serves_and_the_new_one_comes_
 
     with running_publisher(on_published=damage, bucket_bytes=4096) as publisher:
         client = PublisherClient(publisher.endpoint)
-        receiver = Receiver("r", publisher.endpoint, on_error=errors.append)
+        receiver = Receiver("r", publisher.endpoint, on_error=errors.append, spare=1)
         eventually(lambda: len(publisher._fanout.members) == 1)
         old = publish(client, 0)
         eventually(lambda: has(receiver, old))

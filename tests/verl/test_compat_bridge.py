@@ -68,11 +68,12 @@ async def main():
 out = asyncio.run(main())
 found = [out.keys, out.fields, seen, tq.kv_list("train")["train"]["u_0_0"]]
 """)
-    assert found == [["u_0_0", "u_1_0", "v_0_0"], ["entropy", "input_ids", "sums"], [[["input_ids"], [3], True, None]], {"status": "finished", "seq_len": 2}]
+    assert found[:2] == [["u_0_0", "u_1_0", "v_0_0"], ["entropy", "input_ids", "sums"]]
+    assert found[2:] == [[[["input_ids"], [3], True, None]], {"status": "finished", "seq_len": 2}]
 
 
 def test_batches_are_split_over_ranks_and_what_they_wrote_is_one_batch_again() -> None:
-    """As the driver does: it makes a batch of keys once a call, chunks it, and concatenates what comes back; a rank that does not collect gives none."""
+    """As the driver does: one batch of keys a call, chunked, and what comes back concatenated; a rank that does not collect gives an empty one."""
     found = told("""
 import pickle
 whole = bridge.kv_batch_meta2batch_meta(meta)

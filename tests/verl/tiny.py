@@ -16,16 +16,16 @@ TEMPLATE = (
 def make_tiny(folder: Path) -> Path:
     """Qwen2 with heads of 32 (vLLM's kernel for CPUs refuses smaller ones)."""
     import torch
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
     special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-    letters = ["\n", " ", *"0123456789+-=*?.,:abcdefghijklmnopqrstuvwxyz"]
+    letters = ["Ċ", "Ġ", *"0123456789+-=*?.,:abcdefghijklmnopqrstuvwxyz"]  # as ByteLevel writes a new line and a space
     tokens = special + letters
     tokens += [f"<|unused{i}|>" for i in range(VOCABULARY - len(tokens))]
-    tokenizer = Tokenizer(models.WordLevel({token: i for i, token in enumerate(tokens)}, unk_token="?"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
-    tokenizer.decoder = decoders.Fuse()
+    tokenizer = Tokenizer(models.BPE({token: i for i, token in enumerate(tokens)}, []))  # of the kind that transformers loads for Qwen2 in any case
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
     names = {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>", "additional_special_tokens": ["<|im_start|>"]}
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)
     fast.chat_template = TEMPLATE

@@ -1,9 +1,11 @@
-"""A task that a model of random weights can learn in a few steps: the share of the response that is the digit which was asked for."""
+"""A task that a model of random weights learns in thirty steps: digits, and nothing else, in as many places as a response has at most."""
 
 from __future__ import annotations
 
 from typing import Any
 
+PLACES = 16
+
 
 def compute_score(data_source: str, solution_str: str, ground_truth: str, extra_info: Any = None, **_: Any) -> float:
-    return solution_str.count(ground_truth) / max(len(solution_str), 1)
+    return min(1.0, sum(letter.isdigit() for letter in solution_str) / PLACES)

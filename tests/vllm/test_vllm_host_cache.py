@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -17,10 +18,13 @@ from vllm_harness import assert_greedy, greedy, llama, prompts, run, start_engin
 
 from asyncflow.engines.model import hf_tensors
 from asyncflow.engines.rollout.vllm.engine import VllmRolloutEngine
+from asyncflow.engines.rollout.vllm.process import UpdateFailed, VllmProcess
+from asyncflow.engines.rollout.vllm.staging import Staged
 from checkpoint_engine.fanout import SyncReport
 from checkpoint_engine.publisher import Publisher
 from checkpoint_engine.publisher_client import PublisherClient
 from checkpoint_engine.receiver import Receiver
+from checkpoint_engine.slot import Lease
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
 PATIENCE_S = 60.0
@@ -161,7 +165,7 @@ def test_an_engine_that_dies_is_started_with_the_version_that_is_kept_though_new
     first = 0 if pair.loaded is None else pair.loaded.version + 1
     model = llama(60, tied=False)
     with publishing("pull") as (publisher, client, _):
-        receiver = Receiver("rollout-0#0", publisher.endpoint, collective=False)
+        receiver = Receiver("rollout-0#0", publisher.endpoint, collective=False, spare=1)
         for at in range(2):
             client.publish(weights_id(first + at), hf_tensors(model if at == 0 else llama(61, tied=False)), wait_s=PATIENCE_S)
             client.wait_published(weights_id(first + at), PATIENCE_S)
@@ -172,4 +176,61 @@ def test_an_engine_that_dies_is_started_with_the_version_that_is_kept_though_new
         assert_serves(pair, model, first)
         load_newest(pair, receiver)
         assert_serves(pair, llama(61, tied=False), first + 1)
+        receiver.close()
+
+
+def test_with_one_slot_an_engine_that_dies_while_a_version_arrives_waits_and_starts_with_that_one(pair: VllmRolloutEngine) -> None:
+    """By broadcast, into the memory of the version that served: what is on its way is held up half-way until the new engine asks for it."""
+    first = 0 if pair.loaded is None else pair.loaded.version + 1
+    models = [llama(70 + index, tied=False) for index in range(2)]
+    with publishing("collective") as (publisher, client, _):
+        receiver = Receiver("rollout-0#0", publisher.endpoint)
+        until(lambda: len(publisher._fanout.members) == 1, "the group")
+        client.publish(weights_id(first), hf_tensors(models[0]), wait_s=PATIENCE_S)
+        until(lambda: receiver.latest() is not None, "the version")
+        load_newest(pair, receiver)
+        half, asked = threading.Event(), threading.Event()
+        complete, await_lease = receiver._cache.complete, receiver._cache.await_lease
+
+        def held_up(*arguments: Any) -> None:
+            half.set()
+            assert asked.wait(PATIENCE_S)
+            complete(*arguments)
+
+        def waiting(*arguments: Any) -> Lease | None:
+            threading.Timer(0.5, asked.set).start()
+            return await_lease(*arguments)
+
+        receiver._cache.complete, receiver._cache.await_lease = held_up, waiting  # type: ignore[method-assign]
+        client.publish(weights_id(first + 1), hf_tensors(models[1]), wait_s=PATIENCE_S)
+        assert half.wait(PATIENCE_S)
+        assert receiver.latest() is None
+        psutil.Process(pair.pids[0]).kill()
+        assert_serves(pair, models[1], first + 1)
+        assert receiver.counters.by_broadcast == 2
+        receiver.close()
+
+
+def test_with_one_slot_a_load_that_fails_inside_vllm_is_made_good_by_a_new_engine(pair: VllmRolloutEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = 0 if pair.loaded is None else pair.loaded.version + 1
+    models = [llama(80 + index, tied=False) for index in range(2)]
+    with publishing("pull") as (publisher, client, _):
+        receiver = Receiver("rollout-0#0", publisher.endpoint, collective=False)
+        for at, model in enumerate(models):
+            client.publish(weights_id(first + at), hf_tensors(model), wait_s=PATIENCE_S)
+            client.wait_published(weights_id(first + at), PATIENCE_S)
+            until(lambda at=at: (newest := receiver.latest()) is not None and newest.version == first + at, "the version")
+            if at == 0:
+                load_newest(pair, receiver)
+        failures, update, before = [1], VllmProcess.update, pair.pids
+
+        def failing(process: VllmProcess, staged: Staged) -> None:
+            if failures.pop() if failures else 0:
+                raise UpdateFailed("injected")
+            update(process, staged)
+
+        monkeypatch.setattr(VllmProcess, "update", failing)
+        load_newest(pair, receiver)
+        assert pair.pids != before
+        assert_serves(pair, models[1], first + 1)
         receiver.close()

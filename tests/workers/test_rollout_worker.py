@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from asyncflow.contracts.rollout import WeightsNotLoaded
+from asyncflow.contracts.rollout import Chunk, Request, Sampling, WeightsNotLoaded
 from asyncflow.contracts.weights import WeightsId
 from asyncflow.data.task import Example
 from asyncflow.engines.rollout.embedded import EmbeddedRolloutEngine
@@ -19,7 +19,7 @@ from asyncflow.workers.groups import Trajectory
 from asyncflow.workers.prompts import PromptReader
 from asyncflow.workers.rollout import RolloutWorker
 from asyncflow.workers.row_writer import FinishedRow, RowWriter
-from tests.engines.rollout.rollout_harness import new_engine, new_requests
+from tests.engines.rollout.rollout_harness import load, new_engine, new_requests, run
 from tests.workers.worker_desk import NO_EVALUATION, TRAIN_ONLY, Desk, desk, until
 from transfer_queue.messages import ModelVersion
 
@@ -178,6 +178,42 @@ def test_an_evaluation_that_was_cut_off_is_not_done(tmp_path: Path) -> None:
         second.control.report_loaded("policy", WEIGHTS)
         until(lambda: second.control.duty == "evaluate", "the duty again")
     assert not [event for event in found.events("member") if event.reason == "duty_done:evaluate"]
+
+
+class StartedAnew(EmbeddedRolloutEngine):
+    """After a few decode steps it goes on with newer weights, as one does that died and whose weights were not in memory any more."""
+
+    left = 5
+
+    def chunks(self, wait_s: float = 0.0) -> list[Chunk]:
+        self.left -= 1
+        if self.left == 0:
+            load(self, 1, seed=5)
+        return super().chunks(wait_s)
+
+
+def test_an_evaluation_whose_engine_went_on_with_newer_weights_is_done_again_and_says_so_of_none_else(tmp_path: Path) -> None:
+    with desk(tmp_path, *SHAPE) as found:
+        engine = new_engine()
+        engine.__class__ = StartedAnew
+        answers: list[object] = []
+        evaluator = Evaluator(found.context("rollout-0"), QUESTIONS, DeadlineScorer(lambda item, answer: answers.append(answer) or 1.0, 5.0))
+        assert not evaluator.run(engine, WEIGHTS)
+        assert not answers
+        assert engine.capacity().running == 0, "nothing of it goes on"
+        assert engine.loaded == WeightsId("policy", 0, 1)
+        assert evaluator.run(engine, engine.loaded)
+        until(lambda: any(event.reason == "evaluation" for event in found.events("report")), "the result")
+        (result,) = (event for event in found.events("report") if event.reason == "evaluation")
+    assert (result.data["version"], result.data["items"], len(answers)) == (1, len(QUESTIONS), len(QUESTIONS))
+    fresh = new_engine(seed=5)
+    assert answers == [answer for _, answer in sorted(answered(fresh).items())], "of version 1 alone"
+
+
+def answered(engine: EmbeddedRolloutEngine) -> dict[int, list[int]]:
+    """Greedy, by question."""
+    requests = [Request(str(i), tuple(question.prompt_ids), Sampling(0.0, ()), 0, 32) for i, question in enumerate(QUESTIONS)]
+    return {int(name): outcome.tokens for name, outcome in run(engine, requests).items()}
 
 
 def test_a_long_evaluation_gives_signs_of_life_and_an_answer_that_cannot_be_scored_counts_as_wrong(tmp_path: Path) -> None:

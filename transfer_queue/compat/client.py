@@ -16,6 +16,8 @@ from transfer_queue.compat.calls import Call, later, now
 from transfer_queue.compat.errors import StorageKeyNotFoundError
 from transfer_queue.compat.kv import Listed, listing
 from transfer_queue.compat.naming import KEYLESS, checked_keys, checked_numbers
+from transfer_queue.compat.taking import UNKNOWN, Taking
+from transfer_queue.compat.taking import WAIT_S as TAKE_S
 from transfer_queue.compat.tensors import Parser, TensorDict, joined_tables, packed_columns, rows_of, table
 from transfer_queue.keyed import Found, KeyedClient, Put
 
@@ -34,6 +36,23 @@ class TransferQueueClient:
         """The rows of these keys, in their order, with tags and the columns that all of them have; keys that are not there are left out, or made
         (`create`). Raises TypeError or ValueError for what names no keys."""
         return await later(_retrieve_meta(keys, partition_id, create))
+
+    async def async_get_meta(
+        self,
+        data_fields: list[str],
+        batch_size: int,
+        partition_id: str,
+        mode: str = "fetch",
+        task_name: str | None = None,
+        sampling_config: dict[str, Any] | None = None,
+    ) -> BatchMeta:
+        """The next `batch_size` rows, in the order in which they were made, that have these columns and that the task has not had; they count as had
+        at once. Waits for them, else QueueTimeout. sampling_config: not looked at, as by TransferQueue's default sampler."""
+        taking = Taking(data_fields, batch_size, partition_id, mode, task_name, TAKE_S)
+        while (meta := await later(taking.turn())) is None:
+            if taking.over():
+                raise taking.late()
+        return meta
 
     async def async_kv_retrieve_keys(self, global_indexes: list[int] | int, partition_id: str) -> list[str]:
         """Raises RuntimeError where a row is not there any more, TypeError or ValueError for what is no number."""
@@ -85,6 +104,29 @@ class TransferQueueClient:
     def kv_retrieve_meta(self, keys: list[str] | str, partition_id: str, create: bool = False) -> BatchMeta:
         """`async_kv_retrieve_meta`, waited for."""
         return now(_retrieve_meta(keys, partition_id, create))
+
+    def get_meta(
+        self,
+        data_fields: list[str],
+        batch_size: int,
+        partition_id: str,
+        mode: str = "fetch",
+        task_name: str | None = None,
+        sampling_config: dict[str, Any] | None = None,
+    ) -> BatchMeta:
+        """`async_get_meta`, waited for."""
+        taking = Taking(data_fields, batch_size, partition_id, mode, task_name, TAKE_S)
+        while (meta := now(taking.turn())) is None:
+            if taking.over():
+                raise taking.late()
+        return meta
+
+    def taken(self, data_fields: list[str], batch_size: int, partition_id: str, task_name: str, wait_s: float) -> BatchMeta | None:
+        """`get_meta`; None where there are too few rows for `wait_s`."""
+        taking = Taking(data_fields, batch_size, partition_id, "fetch", task_name, wait_s)
+        while (meta := now(taking.turn())) is None and not taking.over():
+            pass
+        return meta
 
     def kv_retrieve_keys(self, global_indexes: list[int] | int, partition_id: str) -> list[str]:
         """`async_kv_retrieve_keys`, waited for."""
@@ -140,8 +182,7 @@ def _retrieve_meta(keys: list[str] | str, partition: str, create: bool) -> Call[
         if len(found) < len(named):
             logger.warning("partition %r has no keys %s: they are left out", partition, sorted(set(named).difference(found.keys))[:8])
         ready = np.full(len(found), bool(found.names), dtype=np.int8)
-        unknown = {"dtype": None, "shape": None, "is_nested": None, "is_non_tensor": None}
-        schema = dict.fromkeys(found.names, unknown)
+        schema = dict.fromkeys(found.names, UNKNOWN)
         return BatchMeta(found.numbers.tolist(), [partition] * len(found), schema, ready, custom_meta=found.tags)
 
     return Call(ask, answer)

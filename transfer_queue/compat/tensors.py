@@ -83,6 +83,15 @@ def joined_tables(tables: Sequence[tuple[Sequence[int], TensorDict]], rows: int)
     return TensorDict(columns, batch_size=[rows])
 
 
+def selected(fields: TensorDict, start: int, stop: int) -> TensorDict:
+    """Rows start … stop. torch slices no nested tensor."""
+    columns = {}
+    for name, value in fields.items():
+        nested = isinstance(value, torch.Tensor) and value.is_nested
+        columns[name] = torch.nested.as_nested_tensor(list(value.unbind()[start:stop]), layout=value.layout) if nested else value[start:stop]
+    return TensorDict(columns, batch_size=[stop - start])
+
+
 # ------------------------------------------------------------ rows of what is put
 
 
@@ -208,4 +217,4 @@ def single(fields: Mapping[str, Any]) -> TensorDict:
     return TensorDict(columns, batch_size=[1])
 
 
-__all__ = ["Parser", "TensorDict", "joined_tables", "packed_columns", "parsed", "rows_of", "single", "table"]
+__all__ = ["Parser", "TensorDict", "joined_tables", "packed_columns", "parsed", "rows_of", "selected", "single", "table"]

@@ -81,6 +81,11 @@ class Control:
         self.desired.versions[topic.spec.model] = topic.version
         topic.on_return = partial(lose, topic)
 
+    def loaded(self, topic: TopicState) -> None:
+        """A saved one came in its place: its history goes on, under the epoch of its last commit or a later one."""
+        self.take_over(topic)
+        self.desired.loaded[topic.spec.model] = topic.clock_terminal.epoch_of(topic.version)
+
     # ------------------------------------------------------------ joining and ending
 
     def register(self, request: Register) -> OkRegistered:
@@ -292,6 +297,12 @@ class Control:
                     "before: one version would name two sets of weights; it is not desired. Commit a new version for new weights"
                 )
             return OkEmpty()
+        loaded = self.desired.loaded.get(weights.model, 0)
+        if weights.epoch < loaded and clock > 0:
+            raise bad(
+                f"epoch={weights.epoch} of {weights.model!r} {weights.epoch}.{weights.version} is older than {loaded}, in which the queue that was "
+                f"loaded committed last: no group could start with them, so they are not desired. Publish under epoch {loaded} or a later one"
+            )
         check_entries("published models", {*self.desired.weights, weights.model})
         check_word("digest", weights.digest)
         self.desired.weights[weights.model] = weights

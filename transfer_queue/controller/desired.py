@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from transfer_queue.controller.members import Member, Members
 from transfer_queue.controller.runtime import Runtime
 from transfer_queue.messages import Directive, ModelVersion, Record, RunState
@@ -21,6 +23,7 @@ class FrozenDesired(Record, frozen=True):
     published_by: dict[str, str]
     published_at: dict[str, float]
     versions: dict[str, int]
+    loaded: dict[str, int] = msgspec.field(default_factory=dict)
 
 
 class Desired:
@@ -36,6 +39,7 @@ class Desired:
         self.published_by: dict[str, str] = {}  # owner, by model
         self.published_at: dict[str, float] = {}  # seconds of the controller's clock, by model
         self.versions: dict[str, int] = {}  # newest committed, by model
+        self.loaded: dict[str, int] = {}  # epoch of the last commit of a saved queue that was loaded, by model
 
     @property
     def stopped(self) -> bool:
@@ -85,13 +89,14 @@ class Desired:
 
     def freeze(self) -> FrozenDesired:
         told = (self.state, self.reason, self.warning)
-        return FrozenDesired(self._revision, self._common, *told, self.weights, self.published_by, self.published_at, self.versions)
+        published = (self.weights, self.published_by, self.published_at)
+        return FrozenDesired(self._revision, self._common, *told, *published, self.versions, self.loaded)
 
     def thaw(self, frozen: FrozenDesired) -> None:
         self._revision, self._common = frozen.revision, frozen.common
         self.state, self.reason, self.warning = frozen.state, frozen.reason, frozen.warning
         self.weights, self.published_by, self.published_at = frozen.weights, frozen.published_by, frozen.published_at
-        self.versions = frozen.versions
+        self.versions, self.loaded = frozen.versions, dict(frozen.loaded)
 
     def cancel(self, member: Member, gid: int, fence: int) -> None:
         """An attempt of the member was ended by us. One that never acknowledges learns of the oldest by `closed` in other replies."""

@@ -62,10 +62,16 @@ def _check_place(item: HandedBack) -> None:
 
 
 def _rolled_back(topic: TopicState, item: HandedBack) -> bool:
-    """Whether some of its tokens were made by weights that an older trainer had and that the history which leads to the clock has not."""
+    """Whether some of its tokens were made by weights that a trainer had and that the history which leads to the clock has not: of an older trainer,
+    or where two went on at once, of whichever the commits leave out. Its holder may be late, and is not to blame."""
     terminal = topic.clock_terminal
     present = terminal.epochs[-1] if terminal.epochs else 0
-    return any(epoch < present and not (terminal.made(epoch, low) and terminal.made(epoch, high)) for epoch, (low, high) in item.epochs.items())
+
+    def left_out(epoch: int, low: int, high: int) -> bool:
+        possible = epoch < present or 0 <= low <= high <= terminal.clock
+        return possible and not (terminal.made(epoch, low) and terminal.made(epoch, high))
+
+    return any(left_out(epoch, low, high) for epoch, (low, high) in item.epochs.items())
 
 
 def _check_left(topic: TopicState, group: Group, item: HandedBack) -> None:

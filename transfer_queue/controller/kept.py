@@ -96,8 +96,8 @@ def _begins(of: np.ndarray, keys: np.ndarray) -> np.ndarray:
     return begins
 
 
-def reply_of(groups: Sequence[Kept]) -> Replayed:
-    """As they go to who takes them."""
+def reply_of(groups: Sequence[Kept], inputs: tuple[str, ...]) -> Replayed:
+    """As they go to who takes them, the consumer with these inputs."""
     if not groups:
         return Replayed()
     counts = [len(group.rows) for group in groups]
@@ -105,7 +105,7 @@ def reply_of(groups: Sequence[Kept]) -> Replayed:
     index, oldest, newest = (packed(column) for column in np.concatenate([group.rows for group in groups]).T)
     places = np.concatenate([group.places for group in groups])
     columns = tuple(packed(places[:, at]) for at in range(places.shape[1]))
-    return Replayed(Rows(packed(gids), index, oldest, newest, columns), packed(times))
+    return Replayed(Rows(packed(gids), index, oldest, newest, columns, inputs), packed(times))
 
 
 def freeze(groups: Sequence[Kept], inputs: int) -> FrozenKept:

@@ -17,12 +17,13 @@ from transfer_queue.messages import Rows, packed
 def rows_of_lease(topic: TopicState, lease: Lease) -> Rows:
     """Rows of a group adjacent, in row order."""
     schema, store = topic.schema, topic.groups
+    inputs = schema.consumers[lease.consumer].inputs
     columns = [
         store.groups.places[lease.groups, schema.place_of[name]] if name in schema.shared else store.rows.places[lease.rows, schema.place_of[name]]
-        for name in schema.consumers[lease.consumer].inputs
+        for name in inputs
     ]
     gids, indices = lease.named = packed(gids_of(lease.keys)), packed(store.rows.index[lease.rows])
-    return Rows(gids, indices, packed(store.rows.oldest[lease.rows]), packed(lease.newest), tuple(map(packed, columns)))
+    return Rows(gids, indices, packed(store.rows.oldest[lease.rows]), packed(lease.newest), tuple(map(packed, columns)), inputs)
 
 
 MOST_HELD_S = 600.0

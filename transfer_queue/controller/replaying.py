@@ -25,7 +25,7 @@ def replayed_with(topic: TopicState, terminal: Terminal, lease: Lease, size: int
         mine, share = rounds.handed_with(lease), most // rounds.ranks
         groups = sum(each.groups_left() for each in mine)
         due = min(share, share * rounds.ranks * groups // size) - replays.leased_with(each.id for each in mine)
-    return reply_of(replays.draw(lease.id, due))
+    return reply_of(replays.draw(lease.id, due), topic.schema.consumers[lease.consumer].inputs)
 
 
 def count_replayed(topic: TopicState, terminal: Terminal, leases: list[int], clock: int, owner: str) -> dict[str, int]:

@@ -101,7 +101,7 @@ class Saves:
         freezing.thaw(self._keyed, image.keyed)
         for name, topic in list(self._topics.items()):
             self._topics[name] = thawed(topic, self._runtime, image)
-            self._control.take_over(self._topics[name])
+            self._control.loaded(self._topics[name])
         self._control.duties.load(image.duties)
         self._control.desired.changed()
         self._runtime.wake("all")

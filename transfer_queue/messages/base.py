@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-PROTOCOL = 9
+PROTOCOL = 10
 Unit = Literal["row", "group"]
 State = Literal["admitted", "generating", "complete", "leased", "trained", "dropped"]
 Policy = Literal["wait", "drop"]

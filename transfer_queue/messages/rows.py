@@ -73,6 +73,7 @@ class Rows(Record, frozen=True):
     oldest: bytes = b""  # [R] version of the oldest token
     newest: bytes = b""  # [R] of the newest
     columns: tuple[bytes, ...] = ()  # [R, 4] each, in the order of the consumer's inputs
+    names: tuple[str, ...] = ()  # of the columns; (): whoever made them knows
 
     @staticmethod
     def of(refs: Sequence[RowRef]) -> Rows:
@@ -103,7 +104,21 @@ class Rows(Record, frozen=True):
     def picked(self, places: np.ndarray | slice) -> Rows:
         """Those rows, in that order."""
         gids, rows, oldest, newest = (packed(unpacked(field)[places]) for field in (self.gids, self.rows, self.oldest, self.newest))
-        return Rows(gids, rows, oldest, newest, tuple(packed(unpacked(buffer).reshape(-1, 4)[places]) for buffer in self.columns))
+        columns = tuple(packed(unpacked(buffer).reshape(-1, 4)[places]) for buffer in self.columns)
+        return Rows(gids, rows, oldest, newest, columns, self.names)
+
+    def places_of(self, names: Sequence[str]) -> dict[str, bytes]:
+        """[R, 4] by name. Raises ValueError for columns that are not among these, or that nobody could tell apart."""
+        wrong = [name for name in names if name not in self.names] if self.names else []
+        if wrong or (not self.names and len(self) and len(names) != len(self.columns)):
+            there = list(self.names) or f"{len(self.columns)} columns without names"
+            raise ValueError(
+                f"columns {wrong or list(names)} are not what these rows have, {there}: nothing was read; a lease carries the inputs of its "
+                "consumer, so name some of those, or declare what is missing in Consumer.inputs"
+            )
+        if not self.names:
+            return dict(zip(names, self.columns, strict=True)) if len(self) else dict.fromkeys(names, b"")
+        return {name: self.columns[self.names.index(name)] for name in names}
 
     def joined(self, others: Sequence[Rows]) -> Rows:
         """These, then those of the others: all of one consumer."""
@@ -112,7 +127,8 @@ class Rows(Record, frozen=True):
             return parts[0] if parts else self
         fields = zip(*((part.gids, part.rows, part.oldest, part.newest) for part in parts), strict=True)
         gids, rows, oldest, newest = (b"".join(field) for field in fields)
-        return Rows(gids, rows, oldest, newest, tuple(b"".join(buffers) for buffers in zip(*(part.columns for part in parts), strict=True)))
+        columns = tuple(b"".join(buffers) for buffers in zip(*(part.columns for part in parts), strict=True))
+        return Rows(gids, rows, oldest, newest, columns, parts[0].names)
 
     def __len__(self) -> int:
         return len(self.gids) // 8

@@ -9,6 +9,7 @@ import numpy as np
 from transfer_queue import messages as m
 from transfer_queue.client import QueueClient
 from transfer_queue.columns import Jagged
+from transfer_queue.controller.freezing import FrozenTopic
 from transfer_queue.controller.image import Image, decoded
 from transfer_queue.frozen import to_bytes
 from transfer_queue.saving.folder import Damaged, read_bytes, read_state
@@ -19,12 +20,20 @@ from transfer_queue.security import Security
 COLUMN = "image"  # what pieces of any column are called on their way
 
 
-def load(url: str, folder: Path, security: Security | None = None, timeout_s: float = 30.0) -> None:
-    """All or nothing. Raises Damaged or FileNotFoundError (folder), QueueError (a queue that is not empty, has other topics, or no room),
+def load(url: str, folder: Path, security: Security | None = None, timeout_s: float = 30.0) -> dict[str, int]:
+    """All or nothing. Returns the epoch of the last commit by model: whoever goes on publishes under that one or a later one.
+    Raises Damaged or FileNotFoundError (folder), QueueError (a queue that is not empty, has other topics, or no room),
     QueueTimeout, QueueGone."""
     named = Named(decoded(read_state(folder)))
     with joined(url, "loader", security, timeout_s) as client:
-        _hand_over(client, named.renamed(_write(client, folder, named)))
+        image = named.renamed(_write(client, folder, named))
+        _hand_over(client, image)
+    return {spec.model: _epoch(image.topics[spec.name]) for spec in image.specs}
+
+
+def _epoch(topic: FrozenTopic) -> int:
+    epochs = topic.terminals[min(topic.terminals)].epochs
+    return epochs[-1] if epochs else 0
 
 
 def _write(client: QueueClient, folder: Path, named: Named) -> np.ndarray:

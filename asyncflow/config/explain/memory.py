@@ -44,7 +44,8 @@ class Model(msgspec.Struct, frozen=True):
 class Weights(msgspec.Struct, frozen=True):
     """Where published versions lie."""
 
-    slots: int  # of each cache: one served, the others read or written
+    slots: int  # of the publisher: one served, the others read or written
+    receiver_slots: int  # of each of the others
     caches: list[str]  # the publisher, and followers that a broadcast reaches: each has slots of its own
     mapping: list[str]  # followers that pull: on the publisher's host they map its slots, elsewhere they have slots of their own, too
     bytes: int | None  # over all caches; None: not known before the model's files are there
@@ -65,10 +66,10 @@ def memory(config: RunConfig, topic: TopicSpec) -> Memory:
 
 
 def _weights(config: RunConfig, model_bytes: int | None) -> Weights:
-    slots, mapping = config.weights.cache_slots + 1, pulling(config)
+    slots, each, mapping = config.weights.cache_slots + 1, config.weights.receiver_slots, pulling(config)
     caches = ["publisher-0", *(name for name in followers(config) if name not in mapping)]
-    total = None if model_bytes is None else model_bytes * slots * len(caches)
-    return Weights(slots, caches, mapping, total, config.weights.transport, config.weights.backend)
+    total = None if model_bytes is None else model_bytes * (slots + each * (len(caches) - 1))
+    return Weights(slots, each, caches, mapping, total, config.weights.transport, config.weights.backend)
 
 
 def _samples(config: RunConfig, topic: TopicSpec) -> Samples:

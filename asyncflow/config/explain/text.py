@@ -156,8 +156,8 @@ def _memory(memory: Memory, console: Console) -> None:
         what = "size not known before its files are there" if model.bytes is None else f"{model.parameters} parameters, {size(model.bytes)}"
         rows.append((f"model {model.name}", f"{model.source}, {model.dtype}: {what}"))
     total = "" if weights.bytes is None else f" = {size(weights.bytes)}"
-    caches = f"{len(weights.caches)} cache{'s' * (len(weights.caches) > 1)}"
-    slots = f"{caches} × {weights.slots} slots × the model{total}: {', '.join(weights.caches)}"
+    of = [f"{weights.caches[0]} × {weights.slots}", *(f"{name} × {weights.receiver_slots}" for name in weights.caches[1:])]
+    slots = f"{len(of)} cache{'s' * (len(of) > 1)} of slots × the model{total}: {', '.join(of)}"
     backend = "" if weights.transport == "pull" else f", backend {weights.backend}"
     rows.append(("versions of weights", f"{slots}; by {weights.transport}{backend}"))
     if weights.mapping:

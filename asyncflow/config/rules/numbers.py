@@ -31,6 +31,7 @@ AT_LEAST: tuple[tuple[str, int, str], ...] = (
     ("weights.export_every", 1, "no version would ever be due (to export the last one only: weights.export_every=null)"),
     ("weights.bucket_bytes", 4096, "a transfer would send more headers than weights"),
     ("weights.cache_slots", 1, "the version that is being read would be overwritten"),
+    ("weights.receiver_slots", 1, "no version would have a place where it could arrive"),
     ("queue.shards", 1, "nobody would hold the samples"),
     ("queue.shard_bytes", 1, "a shard could hold nothing"),
     ("queue.keep_bytes", 0, "there is no such amount of memory (0 gives all of it back)"),

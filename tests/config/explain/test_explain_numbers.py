@@ -200,7 +200,7 @@ def test_parameters_are_counted_from_the_headers_of_the_files(tmp_path: Path) ->
     found = explain(configured(f"models.policy.path={folder}")).memory
     assert [model.bytes for model in found.models] == [80, 80]  # computed in float32
     assert found.weights.caches == ["publisher-0", "rollout-0", "actor_forward-0"]
-    assert found.weights.bytes == 3 * 2 * 80
+    assert found.weights.bytes == (2 + 1 + 1) * 80
     assert found.weights.mapping == []
     (folder / "two.safetensors").write_bytes(b"nonsense")
     assert parameters(folder) is None
@@ -224,10 +224,13 @@ def test_who_pulls_maps_the_publishers_slots_and_has_none_of_its_own(
     save_file({"a": np.zeros(20, dtype=np.float32)}, tmp_path / "one.safetensors")
     found, shown = explain(configured(f"models.policy.path={tmp_path}", *overrides)), io.StringIO()
     assert (found.memory.weights.caches, found.memory.weights.mapping) == (caches, mapping)
-    assert found.memory.weights.bytes == len(caches) * 2 * 80
+    assert found.memory.weights.bytes == (2 + len(caches) - 1) * 80
     draw(found, Console(file=shown, width=400))
     text = shown.getvalue()
-    assert f"{len(caches)} cache{'s' * (len(caches) > 1)} × 2 slots × the model" in text
+    assert f"{len(caches)} cache{'s' * (len(caches) > 1)} of slots × the model" in text
+    assert ", ".join(["publisher-0 × 2", *(f"{name} × 1" for name in caches[1:])]) in text
+    doubled = explain(configured(f"models.policy.path={tmp_path}", "weights.receiver_slots=2", *overrides))
+    assert doubled.memory.weights.bytes == len(caches) * 2 * 80
     assert ("the publisher's slots, mapped" in text) == bool(mapping)
     assert ("on the CPU, which no nccl broadcast reaches" in text) == ("actor_forward-0" in mapping and "rollout-0" in caches)
 
@@ -269,6 +272,7 @@ def test_the_denominator_has_one_source_with_its_column(source: str) -> None:
     ("override", "words"),
     [
         ("limits.lease_s=90", "limits.lease_s = 90 is not below limits.stall_s = 60"),
+        ("rollout.progress_s=30", "rollout.progress_s = 30 is not below limits.lease_s = 30"),
         ("limits.reward_s=40", "limits.reward_s = 40 is not below limits.lease_s = 30"),
         ("rollout.slots=12", "4 slots of each replica start idle"),
         ("rollout.slots=4", "a group never fits whole"),

@@ -103,7 +103,7 @@ def _memory(found: Explanation, variant: Variant) -> None:
         (name, parameters, parameters * size) for name in ("policy", "ref")
     ]
     assert len(found.memory.weights.caches) == 1 + variant.workers[0] + variant.workers[1]  # publisher, rollouts, actor_forwards
-    assert found.memory.weights.bytes == len(found.memory.weights.caches) * 2 * parameters * size
+    assert found.memory.weights.bytes == (2 + len(found.memory.weights.caches) - 1) * parameters * size  # two at the publisher
     assert found.memory.samples.group == 8 * (5 * 4 * 1536 + 4 + 4 + 1 + 1) + 4 * 1536 + 512
     assert found.memory.samples.capacity == found.admission.permits * found.memory.samples.group
     assert found.memory.samples.capacity <= found.memory.samples.budget

@@ -12,6 +12,7 @@ from asyncflow.contracts.rollout import Request, Sampling
 from asyncflow.contracts.weights import WeightsId
 from asyncflow.engines.model import ModelShape, build_model, hf_tensors, load_hf
 from asyncflow.engines.rollout.embedded import EmbeddedRolloutEngine, NonFiniteLogitsError
+from checkpoint_engine.cache import HostCache
 
 NEXT = WeightsId("policy", 0, 1)
 Tensors = list[tuple[str, torch.Tensor]]
@@ -65,6 +66,22 @@ def test_a_sender_may_reuse_its_buffer_between_tensors() -> None:
 
     engine, requests = new_engine(), new_requests(8)
     engine.load_weights(NEXT, reused())
+    assert _bits(run(engine, requests)) == _bits(run(new_engine(seed=5), requests))
+
+
+def test_what_a_host_cache_holds_still_is_loaded_without_a_second_model_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def cloned(tensor: torch.Tensor) -> torch.Tensor:
+        raise AssertionError(f"{list(tensor.shape)} was copied aside")
+
+    cache, engine, requests = HostCache(spare=0), new_engine(), new_requests(8)
+    cache.put(NEXT, _tensors())
+    lease = cache.lease("rollout-0", 30.0)
+    assert lease is not None
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.Tensor, "clone", cloned)
+        engine.load_weights(NEXT, lease)
+    lease.release()
+    cache.put(WeightsId("policy", 0, 2), _tensors(7))  # over it: the model has copies of its own
     assert _bits(run(engine, requests)) == _bits(run(new_engine(seed=5), requests))
 
 

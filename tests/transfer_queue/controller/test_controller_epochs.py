@@ -119,10 +119,24 @@ def test_a_lease_tells_the_epoch_of_the_weights_that_it_asks_for() -> None:
     assert [(lease.epoch, lease.min_version) for lease in leases] == [(0, 0), (0, 1), (0, 2), (1, 3)]
 
 
+@pytest.mark.parametrize("epochs", [{1: (1, 3)}, {1: (1, 1)}, {2: (3, 3)}, {2: (3, 4)}, {1: (4, 4), 2: (0, 0)}])
+def test_where_two_trainers_went_on_at_once_tokens_that_the_commits_leave_out_are_given_up_and_end_nobody(epochs: dict[int, tuple[int, int]]) -> None:
+    """The second trainer published version 1 under its epoch, and the first committed version 2 after that; a third one began at version 3."""
+    run = Run()
+    who, lease = run.holder()
+    left, reply = run.hand_back(who, lease, epochs)
+    assert (reply.closed, reply.kept) == ([], [])
+    assert run.desk.freed() == [left.block]
+    told = run.desk.log.of("topic")[-1]
+    assert (told.reason, told.data) == ("rolled_back", {"tokens": 3, "epoch": max(epochs)})
+    (again,) = run.desk.pull(who, 1, loaded=4, epoch=1)
+    assert (again.gid, again.left) == (lease.gid, None)
+
+
 REFUSED: list[tuple[dict[int, tuple[int, int]], str]] = [
-    ({1: (1, 3)}, "versions 1 to 3 of epoch 1"),
+    ({1: (3, 5)}, "newest_version=5"),  # nobody has committed it
     ({0: (2, 1), 1: (3, 4)}, "versions 2 to 1 of epoch 0"),
-    ({2: (3, 4)}, "versions 3 to 4 of epoch 2"),
+    ({1: (3, 4), 2: (4, 3)}, "versions 4 to 3 of epoch 2"),
     ({-1: (2, 2)}, "epoch=-1"),
     ({1 << 60: (4, 4)}, f"epoch={1 << 60}"),
 ]

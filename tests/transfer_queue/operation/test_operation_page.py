@@ -8,9 +8,15 @@ import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
+from typing import Any
 
+import msgspec
 from serving import ROOT, SOON_S, Serving
+
+from transfer_queue import keys
+from transfer_queue.local import LocalQueue
 
 PAGE = ROOT / "docs" / "transfer_queue.md"
 WITHOUT = "import sys; sys.modules.update(dict.fromkeys(('torch', 'asyncflow', 'checkpoint_engine'))); "
@@ -36,6 +42,27 @@ def test_the_example_has_twenty_lines_and_says_what_the_page_says_without_torch_
     assert len([line for line in code.splitlines() if line.strip()]) <= MOST_LINES
     done = python(f"{WITHOUT}\n{code}")
     assert (done.returncode, done.stdout, done.stderr) == (0, output, "")
+
+
+def test_a_member_in_a_process_of_its_own_grades_what_others_put() -> None:
+    (first,), (code,) = blocks("## Use it without AsyncFlow", "python"), blocks("### A member in a process of its own", "python")
+    names: dict[str, Any] = {}
+    exec(compile(first.partition("with LocalQueue")[0], str(PAGE), "exec"), names)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    security = keys.make()
+    with LocalQueue([names["spec"]], security=security, heartbeat_s=2.0) as queue, queue.client("me") as me, tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "client.key").write_bytes(msgspec.json.encode(security.worker()))
+        (Path(folder) / "client.key").chmod(0o600)
+        member = subprocess.Popen([sys.executable, "-c", code, queue.url, "grade-0", f"{folder}/client.key"], env=environment)
+        try:
+            me.put("sums", {"answer": ["3", "three", "34", "4"]}, rows_per_group=2)
+            batch = me.take("sums", "train", limit=2, at_least=2, step=0).result(SOON_S)
+            assert me.read(batch.rows, ["score"], names["spec"])["score"].tolist() == [1.0, 0.0, 1.0, 1.0]
+            me.stop("enough").result(5.0)
+            assert member.wait(SOON_S) == 0
+        finally:
+            member.kill()
+            member.wait(SOON_S)
 
 
 def test_the_commands_of_the_page_run_beside_the_queue_that_its_first_one_starts() -> None:

@@ -139,3 +139,24 @@ def a_parser_changes_columns(tq: Any, p: str) -> Any:
 
     tq.kv_batch_put(["a", "b"], p, batch(2), data_parser=parse)
     return tq.kv_batch_get(["a", "b"], p)
+
+
+@scenario
+def tasks_take_rows_in_order_each_once(tq: Any, p: str) -> Any:
+    tq.kv_batch_put([f"k{at}" for at in range(5)], p, TensorDict({"x": torch.arange(5)}, batch_size=[5]), tags=[{"at": at} for at in range(5)])
+    client = tq.get_client()
+    ask = {"data_fields": ["x"], "partition_id": p, "mode": "fetch"}
+    one = client.get_meta(batch_size=2, task_name="one", **ask)
+    two = client.get_meta(batch_size=3, task_name="two", sampling_config={"dp_rank": 0}, **ask)
+    rest = asyncio.run(client.async_get_meta(batch_size=3, task_name="one", **ask))
+    client.put(data=TensorDict({"y": torch.arange(3)}, batch_size=[3]), metadata=rest)
+    later = client.get_meta(["y"], 1, p, task_name="one too")
+    return [one, two, rest, later, *(client.get_data(each)["x"] for each in (one, two)), client.kv_retrieve_keys(later.global_indexes, p)]
+
+
+@scenario
+def rows_without_keys(tq: Any, p: str) -> Any:
+    client = tq.get_client()
+    put = client.put(data=batch(3), partition_id=p)
+    got = client.get_meta(data_fields=["runs", "text"], batch_size=3, partition_id=p, task_name="t")
+    return [put.size, put.field_names, put.is_ready, got, client.get_data(got), tq.kv_list(p)]

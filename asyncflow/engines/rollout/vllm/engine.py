@@ -1,7 +1,8 @@
 """The rollout contract over vLLM's own processes: they decode on, `chunks` fetches what came.
 
 What vLLM leaves open is closed here: requests are checked before it sees them, weights are complete before they are loaded, a request without a token
-starts with the newest weights, and when its processes die they are started anew with the weights that served, and every request goes on where it was.
+starts with the newest weights, and when its processes die they are started anew with weights as new as those that served, and every request goes on
+where it was.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class VllmRolloutEngine:
         return self._process
 
     def _recover(self, cause: str) -> None:
-        """Start anew with the weights that served; every request goes on with the tokens that it has."""
+        """Start anew with the weights that served, or newer ones (`Staging.again`); every request goes on with the tokens that it has."""
         assert self._process is not None, "only what was started can die"
         while True:
             self._process.close(cause)
@@ -104,8 +105,13 @@ class VllmRolloutEngine:
     def _go_on(self, process: VllmProcess) -> None:
         if self._paused:
             process.pause("keep")
-        if self._staging.serving is not None:
-            process.update(self._staging.serving)
+        try:
+            with self._staging.again(self._settings.reply_s) as staged:
+                if staged is not None:
+                    process.update(staged)
+                    self._staging.serve(staged)
+        except TimeoutError as error:
+            raise EngineGone(str(error)) from error
         self._table.listen()
         if unfinished := self._table.unfinished():
             process.submit(self._table.again(unfinished, self._serving))
@@ -200,7 +206,7 @@ class VllmRolloutEngine:
         """Running requests go on with the new weights (`on_update` says with which keys and values); those without a token start with them.
 
         Raises ValueError on a set that is not complete or does not fit, or on an older id than the loaded one; WeightsNotLoaded when vLLM fails while
-        it loads. The weights from before then go on serving.
+        it loads. The weights from before then go on serving. (Where they are not in memory any more, a new engine gets these by itself.)
         """
         self._alive()
         if self.loaded is not None and weights < self.loaded:
@@ -214,7 +220,7 @@ class VllmRolloutEngine:
                 self.pause("keep")
             self._load(staged)
         finally:
-            if self._staging.serving is not staged:
+            if not self._staging.serves(staged):
                 staged.let_go()
             if self._paused and not paused_before and self._dead is None:
                 self.resume()
@@ -233,14 +239,15 @@ class VllmRolloutEngine:
             self._do(load)
         except UpdateFailed as error:
             self._recover(str(error))
-            raise WeightsNotLoaded(f"{staged.weights} could not be loaded by vLLM of {self._name} ({error}); {self.loaded} serves again") from error
+            if self.loaded is None or self.loaded < staged.weights:  # else it was the newest there is, and the new engine has it
+                problem = f"{staged.weights} could not be loaded by vLLM of {self._name} ({error})"
+                raise WeightsNotLoaded(f"{problem}; {self.loaded} serves again") from error
         self._table.await_step()
         self._table.listen()
 
     @property
     def loaded(self) -> WeightsId | None:
-        serving = self._staging.serving
-        return serving.weights if serving is not None else None
+        return self._staging.loaded
 
 
 def make_vllm(config: RunConfig, model_dir: Path, worker: str) -> VllmRolloutEngine:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import math
 import multiprocessing
+import os
 import threading
 import time
 from collections.abc import Coroutine, Sequence
@@ -23,6 +24,7 @@ from asyncflow.engines.rollout.vllm.traces import new_folder, remove_traces, seg
 from asyncflow.launch.child import cause_of
 
 T = TypeVar("T")
+Start = tuple[int, int, int]  # epoch, version, index of the first token of an attempt that they made
 IDLE_TURNS = 4  # turns of the event loop without any output: what was on its way has arrived
 END_S = 2.0  # for processes that were told to end
 OPENING_S = 60.0  # for a start that was given up
@@ -51,7 +53,9 @@ class VllmProcess:
         self._llm: Any = None
         self._gone: str | None = None  # why, in words
         self._ident, self._folder = "", ""  # what the files of its processes are named after, and where their sockets are
+        self._held: int | None = None  # a descriptor that keeps that folder ours
         self._segments: set[str] = set()  # shared memory that they talk through
+        self._serving = (0, 0)  # epoch and version of the weights that were loaded last
         self._outputs = 0  # deltas that came, to see whether any still come
 
     # ---------------------------------------------------------------- life
@@ -60,7 +64,7 @@ class VllmProcess:
         """Raises EngineGone when vLLM is not ready after `start_s`, or its processes ended, or there is no place for its sockets; ValueError and the
         like for what vLLM refuses."""
         try:
-            self._folder = new_folder()
+            self._folder, self._held = new_folder()
         except OSError as error:
             raise EngineGone(f"vLLM of {self._name} did not start: {error}") from error
         set_environment(self._settings, self._folder)
@@ -119,6 +123,9 @@ class VllmProcess:
             llm.shutdown(timeout=0.0)  # told to end, they take longer than END_S every time
         self._kill_children()
         remove_traces(self._ident, self._folder, self._segments)
+        if self._held is not None:
+            os.close(self._held)
+            self._held = None
         forget_environment(self._folder)
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._loop.stop)
@@ -177,12 +184,17 @@ class VllmProcess:
         prompt = tokens_input(list(attempt.request.token_ids), cache_salt=attempt.salt)
         queue = await self._llm.add_request(attempt.key, prompt, sampling(attempt, self._stops))
         state = self._llm.output_processor.request_states.get(queue.request_id)  # which tokens have which version, long before the last output
-        finished = False
+        starts: list[Start] = []  # for a vLLM that does not tell: what serves when tokens come made them, for a load waits until all have come
+        made, finished = 0, False
         while not finished:
             output = queue.get_nowait() or await queue.get()
             finished = output.finished
             self._outputs += 1
-            self._table.absorb(attempt, _delta(attempt, output.outputs[0], state))
+            completion = output.outputs[0]
+            if completion.token_ids and (not starts or starts[-1][:2] != self._serving):
+                starts.append((*self._serving, made))
+            made += len(completion.token_ids)
+            self._table.absorb(attempt, _delta(attempt, completion, state, starts))
 
     def abort(self, keys: Sequence[str]) -> None:
         if keys:
@@ -220,6 +232,7 @@ class VllmProcess:
         await self._llm.start_weight_update()
         await self._llm.update_weights(WeightTransferUpdateRequest(update_info=staged.address.plain()))
         await self._llm.finish_weight_update(weight_version=f"{staged.weights.epoch}.{staged.weights.version}")
+        self._serving = staged.weights.epoch, staged.weights.version
 
     def resume(self) -> None:
         self._ask(self._llm.resume_generation(), self._settings.reply_s, "resume")
@@ -248,25 +261,28 @@ class VllmProcess:
         return future.result()
 
 
-def _delta(attempt: Attempt, completion: Any, state: Any) -> Delta:
-    """vLLM's CompletionOutput in our words."""
+def _delta(attempt: Attempt, completion: Any, state: Any, seen: Sequence[Start] = ()) -> Delta:
+    """vLLM's CompletionOutput in our words. `seen`: where versions begin, for a vLLM before 0.32, whose outputs do not say so."""
     token_ids = list(completion.token_ids)
     logprobs = list(completion.logprobs.logprobs) if token_ids else []
     if len(logprobs) != len(token_ids):
         raise RuntimeError(f"{len(token_ids)} tokens came with {len(logprobs)} log-probabilities: one each is needed, a missing one is never 0")
     if not all(map(math.isfinite, logprobs)):
         raise RuntimeError(f"log-probabilities {logprobs[:8]} are not finite, so its weights are not either: nothing can be trained on them")
-    if completion.weight_versions is not None:
-        starts = [_start(span.version, span.start) for span in completion.weight_versions]
-    else:
+    spans = getattr(completion, "weight_versions", None)
+    if spans is not None:
+        starts = [_start(span.version, span.start) for span in spans]
+    elif hasattr(state, "weight_version_starts"):
         starts = [_start(version, start) for version, start in state.weight_version_starts]
+    else:
+        starts = list(seen)
     reason = completion.finish_reason
     if reason is not None and reason not in FINISHES:
         raise RuntimeError(f"it ended as {reason!r}, which is none of {', '.join(FINISHES)}")
     return Delta(token_ids, logprobs, starts or [(attempt.weights.epoch, attempt.weights.version, 0)], None if reason is None else FINISHES[reason])
 
 
-def _start(label: str, start: int) -> tuple[int, int, int]:
+def _start(label: str, start: int) -> Start:
     """`label`: what `update` gave the weights."""
     epoch, _, version = label.partition(".")
     return int(epoch), int(version), start
