@@ -99,8 +99,10 @@ class Rank:
         own = response_from_nested(log_probs.detach(), data["response_mask"]).values().float()
         apart = (own - data["rollout_log_probs"].values()).abs() * data["response_mask"].values()
         sums.metrics["logprobs_apart"] = sums.metrics.get("logprobs_apart", 0.0) + float((apart > APART).sum())
-        weight = 1.0 if self._by_tokens else 1.0 / max(float(data["response_mask"].values().sum()) / len(data), 1.0)
-        sums.metrics["logprob_difference"] = sums.metrics.get("logprob_difference", 0.0) + float(apart.sum()) * weight
+        if not self._by_tokens:  # the mean of each row counts once
+            lengths = data["response_mask"].offsets().diff()
+            apart = apart / lengths.repeat_interleave(lengths)
+        sums.metrics["logprob_difference"] = sums.metrics.get("logprob_difference", 0.0) + float(apart.sum())
 
     def step(self, denominator: float) -> StepResult:
         """Divide the sums once, clip, step: see `contracts.train.StepEngine`."""
