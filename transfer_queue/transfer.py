@@ -194,10 +194,13 @@ class Transfer(Connection):
 
     def _next_shard(self) -> int:
         deadline = time.monotonic() + self.timeout_s
-        while not self.shards and self._known and (left := deadline - time.monotonic()) > 0:  # there were some: they may come back
+        while not self.shards and (left := deadline - time.monotonic()) > 0:  # the first may be about to come, or one to come back
             self._renew(min(VERDICT_S, left))  # each question is a sign of life
         if not self.shards:
-            raise QueueError("no_shards", "no shard is there: nobody can store bytes; start the shards before the workers, or see why they ended")
+            raise QueueError(
+                "no_shards",
+                f"no shard came within timeout_s={self.timeout_s:g}: nobody can store bytes, nothing was put; start shards, or see why they ended",
+            )
         return self.shards[next(self._turn) % len(self.shards)].index
 
     def _peer(self, index: int) -> Peer:

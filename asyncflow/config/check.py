@@ -16,6 +16,8 @@ RULES: tuple[Rule, ...] = (
     paths.shapes,
     numbers.numbers,
     update.optimizer,
+    update.clip,
+    update.options,
     update.group_size,
     shape.decode_shape,
     models.models,
@@ -31,6 +33,7 @@ RULES: tuple[Rule, ...] = (
     roles.devices,
     roles.backend,
     roles.wires,
+    shape.requeue,
     shape.byte_budget,
     shape.byte_capacity,
     observe.observe,
@@ -62,15 +65,18 @@ def check_runnable(config: RunConfig, engines_of_its_own: bool = False) -> None:
     """Refuse what is well formed but not built yet, and code that is not there. Raises SettingError.
 
     `engines_of_its_own`: of a recipe whose engines compute on accelerators, which AsyncFlow's own do not yet."""
-    built = [rule for rule in RUNNABLE if not (engines_of_its_own and rule in OWN_ENGINES)]
-    for rule in (*built, paths.import_paths, samplers.own, observe.packages, engine.package, places.package, keys.key_files):
+    for rule in (*_built(engines_of_its_own), paths.import_paths, samplers.own, observe.packages, engine.package, places.package, keys.key_files):
         rule(config)
 
 
-def refusals(config: RunConfig) -> list[str]:
+def _built(engines_of_its_own: bool) -> list[Rule]:
+    return [rule for rule in RUNNABLE if not (engines_of_its_own and rule in OWN_ENGINES)]
+
+
+def refusals(config: RunConfig, engines_of_its_own: bool = False) -> list[str]:
     """Every reason for which `train` would refuse a configuration that is well formed: one a rule, in the order in which `train` names them."""
     found = []
-    for rule in RUNNABLE:
+    for rule in _built(engines_of_its_own):
         try:
             rule(config)
         except SettingError as error:

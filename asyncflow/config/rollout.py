@@ -29,7 +29,7 @@ class RolloutSettings(Settings, frozen=True):
     pause_mode: Literal["keep", "wait", "abort"] = "keep"  # What unfinished sequences do at new weights: go on, end first, or go back to the queue.
     pull_groups: int = 8  # Most groups that a replica asks for at once; never more than it can start now.
     progress_s: float = 0.2  # How often a replica reports the progress that renews its leases.
-    options: dict[str, Any] = msgspec.field(default_factory=dict)  # The engine's own settings.
+    options: dict[str, Any] = msgspec.field(default_factory=dict)  # The engine's own; vLLM's: docs/vllm.md; embedded: prefill_rows, steps_per_call.
 
     @property
     def engine_path(self) -> str:

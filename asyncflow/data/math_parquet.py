@@ -38,7 +38,7 @@ class MathParquet:
         seed: int,
         tokenizer: str,  # folder of the model's Hugging Face files
         train: Files,
-        held_out: Files = (),  # questions of these are evaluated, and never trained
+        held_out: Files | None = (),  # questions of these are evaluated, and never trained
         held_out_share: float = 0.0,  # without such files: this share of the training questions, by the hash of their text
         prompt_width: int,  # longest prompt in tokens
         item_bytes: int,
@@ -123,7 +123,9 @@ class MathParquet:
         return prompt_ids(self.tokenizer, chats)
 
 
-def _files(key: str, named: Files) -> tuple[str, ...]:
+def _files(key: str, named: Files | None) -> tuple[str, ...]:
+    if named is None and key == "held_out":
+        return ()  # as a command line takes a recipe's file away
     files = (named,) if isinstance(named, str) else tuple(named) if isinstance(named, list | tuple) else None
     if files is None or not all(isinstance(file, str) and file for file in files):
         rule = "it must be the name of a file, or a list of such"

@@ -41,23 +41,23 @@ class Row(NamedTuple):
         return _error(self.file, self.number, column, value, rule, fix)
 
 
-def read_rows(path: str | Path) -> list[Row]:
-    """All rows of a file. Raises DataError for the first thing that cannot be used."""
+def read_rows(path: str | Path, setting: str = "task.options.train") -> list[Row]:
+    """All rows of a file, which `setting` names. Raises DataError for the first thing that cannot be used."""
     file = str(path)
-    rows = [_row(file, number, record) for number, record in enumerate(_records(Path(path)))]
+    rows = [_row(file, number, record) for number, record in enumerate(_records(Path(path), setting))]
     if not rows:
         raise DataError(f"{file}: it holds no row, and at least one is needed; there would be nothing to ask. Fix: name another file")
     return rows
 
 
-def _records(path: Path) -> list[dict[str, Any]]:
+def _records(path: Path, setting: str) -> list[dict[str, Any]]:
     try:
         import pyarrow
         from pyarrow import parquet
     except ImportError as error:
         raise RuntimeError(f"{path} cannot be read without pyarrow, which is not installed; nothing was read. Fix: {EXTRA}") from error
     if not path.is_file():
-        fix = "task.options.train=FILE, or make it: python -m asyncflow.data.gsm8k --help"
+        fix = f"{setting}=FILE, or make it: python -m asyncflow.data.gsm8k --help"
         raise DataError(f"{path}: there is no such file (from {Path.cwd()}); there would be nothing to ask. Fix: {fix}")
     try:
         with parquet.ParquetFile(path) as file:

@@ -87,7 +87,7 @@ class QuestionFiles:
     @functools.cached_property
     def _held_out_once(self) -> tuple[list[Row], int]:
         """Rows of different questions, the first of each, and how many others there were."""
-        rows = _read(self._held_out) if self._held_out else [row for row in _read(self._train) if self._is_held_out(row)]
+        rows = _read(self._held_out, "held_out") if self._held_out else [row for row in _read(self._train, "train") if self._is_held_out(row)]
         once: dict[str, Row] = {}
         for row in rows:
             once.setdefault(row.question, row)
@@ -101,7 +101,7 @@ class QuestionFiles:
 
     @functools.cached_property
     def _read_training(self) -> tuple[Questions, dict[str, int]]:
-        rows = _read(self._train)
+        rows = _read(self._train, "train")
         evaluated = {row.question for row in self._held_out_once[0]} if self._held_out else set()
         asked = [row for row in rows if row.question not in evaluated and not self._is_held_out(row)]
         fitting = [(row, ids) for row, ids in zip(asked, self._tokens(asked), strict=True) if len(ids) <= self._prompt_width]
@@ -130,5 +130,5 @@ class QuestionFiles:
         return xxhash.xxh3_64_intdigest(f"{SALT}/{row.question}".encode()) < self._share * (1 << 64)
 
 
-def _read(files: Sequence[str]) -> list[Row]:
-    return [row for file in files for row in read_rows(file)]
+def _read(files: Sequence[str], option: str) -> list[Row]:
+    return [row for file in files for row in read_rows(file, f"task.options.{option}")]

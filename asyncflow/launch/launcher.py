@@ -56,6 +56,7 @@ class Launcher:
         self._key = client_key(config)
         self._warned = ""  # what the controller last told people
         self._absent = Absent()
+        self._ended: dict[str, int] = {}  # exit codes of those that ended after the run was told to stop
         self._unreplaceable: set[str] = set()  # workers whose failure is the run's, also on the way out
 
     def run(self) -> str:
@@ -201,8 +202,11 @@ class Launcher:
                 return
             cause += self._too_often()
         self.link.refresh()
-        if not self._going() or (code == 0 and spec.restartable):
-            return  # the run is over, or the worker left in order
+        if not self._going():
+            self._ended[spec.name] = code
+            return
+        if code == 0 and spec.restartable:
+            return  # it left in order
         if self.link.lost is not None:
             return  # then this end is a consequence: `_step` names the cause
         self._show_log(child, code)
@@ -247,7 +251,7 @@ class Launcher:
 
         Returns what went wrong on the way: a process that failed instead of ending, for such a run is not completed.
         """
-        codes: dict[str, int] = {}
+        codes = {name: code for name, code in self._ended.items() if name != CONTROLLER}
         begun_s, drain_s = time.monotonic(), self.config.limits.drain_s
         if self.link is not None:
             if self._going():

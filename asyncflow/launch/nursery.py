@@ -119,7 +119,7 @@ class Nursery:
         return [child for child in self.children.values() if chosen(child.spec)]
 
     def _collect(self, timeout_s: float, chosen: Callable[[ChildSpec], bool]) -> dict[str, int]:
-        codes: dict[str, int] = {}
+        codes = {child.spec.name: code for child, code in self.ended()}  # `look` may have seen the last of them, and then nobody is waited for
         deadline = time.monotonic() + timeout_s
         while children := self._of(chosen):
             left_s = deadline - time.monotonic()

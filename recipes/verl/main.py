@@ -47,8 +47,10 @@ def _migrated(conf: Any) -> Any:
 
 def explain(conf: dict[str, Any]) -> None:
     """Both tables. Raises ConfigError."""
+    import msgspec
     from rich.console import Console
 
+    from asyncflow.config.check import refusals
     from asyncflow.config.explain.explanation import explain as explained
     from asyncflow.config.explain.text import PLAIN_WIDTH, show, table
     from recipes.verl.translate import run_config
@@ -58,7 +60,7 @@ def explain(conf: dict[str, Any]) -> None:
     knobs = read_knobs(conf)
     rows = [(row.verl, row.value, row.ours, row.means) for row in compare(knobs, to_units(knobs))]
     table(Console(width=PLAIN_WIDTH), "verl's knobs", ("verl", "is", "here", "for"), rows)
-    show(explained(config))
+    show(msgspec.structs.replace(explained(config), refused=refusals(config, engines_of_its_own=True)))
 
 
 def train(conf: dict[str, Any], run_dir: str | None) -> int:

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from asyncflow.config import RunConfig
+from asyncflow.worker import end
 from transfer_queue.operation.parent import end_when_gone
 
 ANSWER_S = 600.0  # most seconds of one call on another rank: building the engine is one, a global batch's backward pass another
-END_S = 5.0
 
 
 class RankFailed(RuntimeError):
@@ -26,7 +26,7 @@ class RankFailed(RuntimeError):
 
 
 class OtherRanks:
-    """Ranks 1 to N - 1. A call is told to all of them, then rank 0 makes it too, then their answers are taken."""
+    """Ranks 1 to N - 1. A call is told to all of them, then rank 0 makes it too, then their answers are taken. They end when this process does."""
 
     def __init__(self, config: RunConfig, model_dir: Path, ranks: int, port: int) -> None:
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -67,16 +67,6 @@ class OtherRanks:
     def _gone(self, index: int, method: str) -> RankFailed:
         return RankFailed(f"rank {index + 1} of the trainer ended during {method} (exit code {self._processes[index].poll()}); the run cannot go on")
 
-    def close(self) -> None:
-        for link in self._links:
-            link.close()
-        for process in self._processes:
-            try:
-                process.wait(END_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-
 
 def serve(link: multiprocessing.connection.Connection) -> None:
     """Until the other end is closed."""
@@ -115,3 +105,4 @@ if __name__ == "__main__":
     descriptor = int(sys.argv[1])
     end_when_gone(os.pidfd_open(os.getppid()))
     serve(multiprocessing.connection.Connection(descriptor))
+    end(0)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from asyncflow.config.errors import SettingError
@@ -24,19 +26,23 @@ def _off(value: Any) -> bool:
     return not value
 
 
+def _is(served: Any) -> Callable[[Any], bool]:
+    return partial(operator.eq, served)
+
+
 LIMITS = (
-    Limit("actor_rollout_ref.actor.strategy", "fsdp2".__eq__, "only fsdp2 is there so far", "no trainer could be built", "fsdp2"),
-    Limit("actor_rollout_ref.actor.ppo_epochs", (1).__eq__, "one pass over a batch is there so far", "others would be left out", "1"),
+    Limit("actor_rollout_ref.actor.strategy", _is("fsdp2"), "only fsdp2 is there so far", "no trainer could be built", "fsdp2"),
+    Limit("actor_rollout_ref.actor.ppo_epochs", _is(1), "one pass over a batch is there so far", "others would be left out", "1"),
     Limit("actor_rollout_ref.actor.loss_agg_mode", AGGREGATIONS.__contains__, f"one of {', '.join(AGGREGATIONS)}: a sum over "
           "micro-batches is divided once by a count", "the gradient would depend on how the batch is cut", "token-mean"),
     Limit("actor_rollout_ref.actor.use_prefix_grouper", _off, "it is not there yet", "it would be ignored", "false"),
-    Limit("actor_rollout_ref.model.lora_rank", (0).__eq__, "whole weights are published so far", "adapters would not reach the rollout", "0"),
-    Limit("actor_rollout_ref.rollout.name", "vllm".__eq__, "only vllm is there so far", "no replica could start", "vllm"),
+    Limit("actor_rollout_ref.model.lora_rank", _is(0), "whole weights are published so far", "adapters would not reach the rollout", "0"),
+    Limit("actor_rollout_ref.rollout.name", _is("vllm"), "only vllm is there so far", "no replica could start", "vllm"),
     Limit("actor_rollout_ref.rollout.multi_turn.enable", _off, "agent loops of several turns are not there yet", "tools would not run", "false"),
-    Limit("actor_rollout_ref.rollout.agent.default_agent_loop", "single_turn_agent".__eq__, "other agent loops are not there yet",
+    Limit("actor_rollout_ref.rollout.agent.default_agent_loop", _is("single_turn_agent"), "other agent loops are not there yet",
           "it would be ignored", "single_turn_agent"),
-    Limit("actor_rollout_ref.rollout.top_p", (1).__eq__, "log-probabilities belong to the whole distribution", "they would belong to another", "1.0"),
-    Limit("actor_rollout_ref.rollout.top_k", (-1).__eq__, "log-probabilities belong to the whole distribution", "they would belong to another", "-1"),
+    Limit("actor_rollout_ref.rollout.top_p", _is(1), "log-probabilities belong to the whole distribution", "they would belong to another", "1.0"),
+    Limit("actor_rollout_ref.rollout.top_k", _is(-1), "log-probabilities belong to the whole distribution", "they would belong to another", "-1"),
     Limit("algorithm.adv_estimator", GROUP_WISE.__contains__, f"one of {', '.join(GROUP_WISE)}, whose advantages depend on a group alone",
           "they would not be of the batch that is trained, or need a critic, which is not there yet", "grpo"),
     Limit("algorithm.use_kl_in_reward", _off, "a penalty in the reward is not there yet", "it would be ignored", "false"),
@@ -46,10 +52,10 @@ LIMITS = (
     Limit("algorithm.rollout_correction.rollout_rs", lambda value: value is None, "it is not there yet", "it would be ignored", "null"),
     Limit("reward.reward_model.enable", _off, "reward models are not there yet", "rewards would be those of the function alone", "false"),
     Limit("distillation.enabled", _off, "teachers are not there yet", "it would be ignored", "false"),
-    Limit("trainer.nnodes", (1).__eq__, "the trainer's ranks are on one node so far", "the others would stay idle", "1"),
+    Limit("trainer.nnodes", _is(1), "the trainer's ranks are on one node so far", "the others would stay idle", "1"),
     Limit("trainer.save_freq", lambda value: value <= 0, "saving a run is not there yet", "nothing would be saved", "-1"),
-    Limit("trainer.resume_mode", "disable".__eq__, "resuming a run is not there yet", "it would begin anew", "disable"),
-    Limit("trainer.critic_warmup", (0).__eq__, "there is no critic", "it would be ignored", "0"),
+    Limit("trainer.resume_mode", _is("disable"), "resuming a run is not there yet", "it would begin anew", "disable"),
+    Limit("trainer.critic_warmup", _is(0), "there is no critic", "it would be ignored", "0"),
 )
 PARTIAL = {"algorithm.rollout_correction.bypass_mode", "distillation.enabled"}  # keys that a configuration may lack
 

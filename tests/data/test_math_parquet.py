@@ -235,3 +235,15 @@ def test_a_share_that_cannot_be_is_refused(folder: Path, share: float) -> None:
 def test_a_run_without_held_out_questions_cannot_be_evaluated(folder: Path) -> None:
     with pytest.raises(DataError, match=r"has 0 questions.*Fix: task\.options\.held_out=FILE$"):
         task_of(folder, held_out=()).held_out(1)
+
+
+def test_a_file_that_is_not_there_is_mended_by_the_option_that_names_it(folder: Path) -> None:
+    with pytest.raises(DataError, match=r"nowhere\.parquet: there is no such file.*Fix: task\.options\.held_out=FILE"):
+        task_of(folder, held_out="nowhere.parquet").prompt(0)
+    with pytest.raises(DataError, match=r"nowhere\.parquet: there is no such file.*Fix: task\.options\.train=FILE"):
+        task_of(folder, train="nowhere.parquet").prompt(0)
+
+
+def test_null_names_no_held_out_file(folder: Path) -> None:
+    """As a command line takes a recipe's file away."""
+    assert task_of(folder, held_out=None).counts == task_of(folder, held_out=()).counts

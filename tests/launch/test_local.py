@@ -91,6 +91,16 @@ def test_a_worker_that_raises_ends_the_run_with_its_name_and_error(tmp_path: Pat
     assert time.monotonic() - start_s < 10
 
 
+def test_the_end_waits_for_nobody_who_fell_while_the_launcher_looked_elsewhere(tmp_path: Path) -> None:
+    """The controller waited until they counted as silent: limits.heartbeat_s without a word."""
+    cast: Cast = {"source-0": ("raising", True, ()), "scorer-0": ("raising", True, ()), "rollout-0": ("loyal", True, ())}
+    local = launcher(run_config(tmp_path, "limits.heartbeat_s=20", "limits.drain_s=20"), cast, [])
+    local._tick = lambda: time.sleep(1.0)
+    start_s = time.monotonic()
+    assert "raised: ValueError: no such luck" in local.run()
+    assert time.monotonic() - start_s < 12
+
+
 def test_a_worker_that_fails_before_it_registers_ends_the_run_by_name(tmp_path: Path) -> None:
     reason, said, _ = run(tmp_path, {"scorer-0": ("crashing", True, ()), "rollout-0": ("loyal", True, ())})
     assert reason == "scorer-0 died: exit code 1"

@@ -11,6 +11,7 @@ import pytest
 
 from transfer_queue import messages as m
 from transfer_queue.client import QueueClient
+from transfer_queue.errors import QueueError
 from transfer_queue.local import LocalQueue
 
 SPEC = m.TopicSpec(
@@ -85,3 +86,22 @@ def test_a_second_thread_is_told_that_a_client_serves_one() -> None:
             assert len(mine.put("t", {"a": A, "b": B}).groups) == 3
         waits.join(5.0)
         assert me.status().result(5.0).status.topics[0].open == 3
+
+
+def test_a_put_before_the_first_shard_is_there_waits_for_it_and_says_how_long_where_none_comes() -> None:
+    with LocalQueue([SPEC], shards=0) as queue, queue.client("me") as me:
+        shard = threading.Timer(1.0, lambda: queue._start("shard-0", lambda ready: queue._serve_shard("shard-0", ready)))
+        shard.start()
+        assert len(me.put("t", {"a": A, "b": B}).groups) == 3
+        shard.join()
+    refused = pytest.raises(QueueError, match=r"timeout_s=0\.5.*start shards")
+    with LocalQueue([SPEC], shards=0) as queue, queue.client("me", timeout_s=0.5) as me, refused:
+        me.put("t", {"a": A, "b": B})
+
+
+def test_a_column_that_was_not_found_is_told_with_what_there_is() -> None:
+    with LocalQueue([], keyed_only=True) as queue, queue.keyed("me") as me:
+        me.put("p", ["a", "b"], {"x": A[:2]})
+        me.put("p", ["a"], {"y": A[:1]})
+        with pytest.raises(KeyError, match=r"column 'y'.*not all of the 2 rows.*they have \['x'\]"):
+            me.get("p", ["a", "b"])["y"]

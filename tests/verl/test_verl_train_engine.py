@@ -34,10 +34,15 @@ def test_two_ranks_and_single_groups_train_what_one_rank_trains_from_the_whole_b
     assert whole["denominator"] == cut["denominator"] == expected(aggregation)
     assert whole["norms"] == pytest.approx(cut["norms"], rel=1e-4)
     assert whole["norms"][0] > 0
-    assert whole["weights"] == pytest.approx(cut["weights"], rel=1e-5)
+    assert learnt(whole) == pytest.approx(learnt(cut), rel=1e-5)
     for name in ("pg_loss", "logprob_difference", "missing_logprobs"):
         assert whole["totals"][name] == pytest.approx(cut["totals"][name], rel=1e-3, abs=1e-4), name
     assert whole["totals"]["missing_logprobs"] == 2.0  # one in each step: masked and counted
+
+
+def learnt(found: dict[str, Any]) -> dict[str, float]:
+    """Without the biases of keys: attention does not depend on them, so their gradient is rounding, which Adam makes as large as any other."""
+    return {name: value for name, value in found["weights"].items() if not name.endswith("k_proj.bias")}
 
 
 def expected(aggregation: str) -> float:

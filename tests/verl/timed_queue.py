@@ -121,9 +121,9 @@ def _file(pid: int) -> int:
 
 @functools.cache
 def _role() -> str:
-    """The class of the Ray actor that this process is, as Ray writes it into the command line."""
+    """The class of the Ray actor that this process is, as Ray writes it into the command line: ray::[NAME:]CLASS[.METHOD()]."""
     title = Path("/proc/self/cmdline").read_bytes().split(b"\0")[0].decode()
-    return title.removeprefix("ray::").split(".")[0].split("(")[0]
+    return title.removeprefix("ray::").rpartition(":")[2].split(".")[0].split("(")[0]
 
 
 install()

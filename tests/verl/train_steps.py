@@ -1,4 +1,4 @@
-"""Optimizer steps of the recipe's train engine on made-up rows: `python -m tests.verl.train_steps MODEL RANKS MICRO AGGREGATION` prints the result."""
+"""Optimizer steps of the recipe's train engine on made-up rows: `python -m tests.verl.train_steps MODEL RANKS MICRO AGGREGATION` prints them."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def figures(metrics: Path) -> dict[str, list[Any]]:
     return {name: [entry.get(key) for entry in trained] for name, key in METRICS.items()}
 
 
-def trained(asked: V1, limit_s: float = 300.0, more: tuple[str, ...] = ()) -> dict[str, Any]:
+def trained(asked: V1, limit_s: float = 500.0, more: tuple[str, ...] = ()) -> dict[str, Any]:
     """Run it to its end. Raises RuntimeError with what it said last; whatever happens, none of its processes lives on."""
     for folder in (asked.out, asked.checkpoints, asked.times):
         folder.mkdir(parents=True, exist_ok=True)
@@ -77,7 +77,7 @@ def main() -> None:
     parser.add_argument("--save-every", type=int, default=0)
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--timed", action="store_true")
-    parser.add_argument("--limit-s", type=int, default=300)
+    parser.add_argument("--limit-s", type=int, default=500)
     parser.add_argument("more", nargs="*", help="further settings of verl, KEY=VALUE")
     given = parser.parse_args()
     out = given.out.resolve()

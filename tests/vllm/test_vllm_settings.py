@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 import os
 import re
+import subprocess
+import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,7 +23,7 @@ from asyncflow.engines.rollout.vllm.arguments import OWNER, Shape, forget_enviro
 from asyncflow.engines.rollout.vllm.process import EngineGone, VllmProcess, _delta
 from asyncflow.engines.rollout.vllm.settings import VllmSettings, vllm_settings
 from asyncflow.engines.rollout.vllm.table import Delta, RequestTable
-from asyncflow.engines.rollout.vllm.traces import SOCKETS
+from asyncflow.engines.rollout.vllm.traces import SOCKETS, new_folder
 
 WEIGHTS = [WeightsId("policy", 0, version) for version in range(5)]
 
@@ -58,6 +61,13 @@ def test_what_an_engine_said_to_its_processes_is_forgotten_with_it_and_not_with_
     assert not {SOCKETS, OWNER} & os.environ.keys()
 
 
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A folder of temporary files whose name leaves room for sockets."""
+    with tempfile.TemporaryDirectory(prefix="af") as folder:
+        yield Path(folder)
+
+
 @pytest.mark.parametrize(("name", "words"), [("nowhere", "takes no folder for its sockets"), ("x" * 60, "has too long a name")])
 def test_without_a_place_for_its_sockets_vllm_is_not_started_and_the_fix_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, words: str
@@ -70,6 +80,23 @@ def test_without_a_place_for_its_sockets_vllm_is_not_started_and_the_fix_is_name
         process.start()
     process.close()
     assert not list(tmp_path.glob("*/*"))
+
+
+def test_a_folder_whose_owner_was_killed_goes_with_the_next_start_and_no_other(monkeypatch: pytest.MonkeyPatch, short: Path) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(short))
+    own, held = new_folder()
+    code = "from asyncflow.engines.rollout.vllm.traces import new_folder; print(new_folder()[0], flush=True); import time; time.sleep(600)"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=os.environ | {"TMPDIR": str(short)}) as owner:
+        assert owner.stdout is not None
+        killed = Path(owner.stdout.readline().strip())
+        (killed / "socket").touch()
+        os.close(new_folder()[1])  # not held any more: it goes like the killed one's
+        assert {Path(own), killed} < set(short.iterdir())
+        owner.kill()
+    last, last_held = new_folder()
+    assert set(short.iterdir()) == {Path(own), Path(last)}
+    os.close(held)
+    os.close(last_held)
 
 
 def test_a_recipe_with_vllm_is_checked_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from transfer_queue.compat.copies import copied
 from transfer_queue.compat.extra_info import merged
 from transfer_queue.compat.kv_meta import split
 
@@ -200,7 +201,7 @@ class BatchMeta:
 
     def get_all_custom_meta(self) -> list[dict[str, Any]]:
         """A deep copy."""
-        return copy.deepcopy(self.custom_meta)
+        return [copied(tag) for tag in self.custom_meta]
 
     def update_custom_meta(self, custom_meta: Sequence[Mapping[str, Any]] | None) -> None:
         """Merge a tag into each row's; the next put by this batch writes what was merged. Raises ValueError unless each row has one."""
@@ -336,11 +337,11 @@ class BatchMeta:
             {name: _schema_part(schema, chosen) for name, schema in self.field_schema.items()},
             self.production_status[chosen],
             copy.deepcopy(self.extra_info),
-            [copy.deepcopy(self.custom_meta[at]) for at in chosen],
-            [copy.deepcopy(self._custom_backend_meta[at]) for at in chosen],
+            [copied(self.custom_meta[at]) for at in chosen],
+            [copied(self._custom_backend_meta[at]) for at in chosen],
         )
         if self._fresh is not None:
-            found._fresh = [copy.deepcopy(self._fresh[at]) for at in chosen]
+            found._fresh = [copied(self._fresh[at]) for at in chosen]
         return found
 
 

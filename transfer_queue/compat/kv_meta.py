@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from transfer_queue.compat.copies import copied
 from transfer_queue.compat.extra_info import merged
 
 
@@ -29,7 +30,7 @@ class KVBatchMeta:
         _check_once("keys", self.keys)
         if self.fields is not None:
             _check_once("fields", self.fields)
-        self.tags, self.extra_info = copy.deepcopy(self.tags), copy.deepcopy(self.extra_info)
+        self.tags, self.extra_info = [copied(tag) for tag in self.tags], copy.deepcopy(self.extra_info)
 
     @property
     def size(self) -> int:

@@ -15,7 +15,7 @@ from transfer_queue.errors import QueueTimeout
 NAME, NAMESPACE = "AsyncFlowTransferQueue", "transfer_queue"
 PLACE_S = 60.0  # for Ray to begin a process, beside what the queue's own need
 ASK_S = 10.0  # of an actor that is up
-AGAIN_S = 0.2  # until a name is free whose actor has just ended
+AGAIN_S = 0.1  # between two looks whether a name is free
 
 
 class QueueHost:
@@ -55,9 +55,20 @@ def start(settings: Settings) -> Found:
         try:
             return _found(host.options(**options).remote(settings))
         except ray.exceptions.ActorDiedError as error:
-            if "__init__" in str(error) or time.monotonic() >= deadline:
+            _await_end()
+            if "__init__" in str(error) or time.monotonic() >= deadline:  # else the one that was found was ending
                 raise RuntimeError(f"the queue of this Ray cluster could not be started: {error}") from error
-            time.sleep(AGAIN_S)  # the one that was found was ending: Ray tells nobody when its name is free
+
+
+def _await_end() -> None:
+    """Until the name of an actor that has ended is free, or ASK_S are over: whoever asks for it before gets that one again."""
+    import ray
+
+    deadline = time.monotonic() + ASK_S
+    with contextlib.suppress(ValueError):  # nobody has it
+        while time.monotonic() < deadline:
+            ray.get_actor(NAME, namespace=NAMESPACE)
+            time.sleep(AGAIN_S)  # Ray tells nobody when a name is free
 
 
 def _found(actor: Any) -> Found:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from transfer_queue.controller.errors import bad
+from transfer_queue.controller.errors import RequestError, bad
 from transfer_queue.controller.producing import MOST_TOKENS
 from transfer_queue.controller.schema import MOST_ROWS
 from transfer_queue.controller.store import MOST_GIDS
@@ -93,7 +93,8 @@ def _check_version(topic: TopicState, request: Put) -> int:
     version = topic.version if request.version is None else request.version
     least = topic.window.min_version(topic.version, topic.ledger.open + request.groups - 1)
     if not least <= version <= topic.version:
-        raise bad(
+        raise RequestError(
+            "stale" if 0 <= version < least else "bad_request",  # the clock went on while the rows were made, or waited for room
             f"version={version} of a put is outside [{least}, {topic.version}] (what the staleness window lets in behind {topic.ledger.open} open "
             "groups, the committed clock): the bound would not hold; nothing was stored. Make the rows with newer weights"
         )

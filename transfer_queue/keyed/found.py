@@ -38,7 +38,12 @@ class Found:
     def __getitem__(self, name: str) -> Column:
         """A column as `codec.unpack` gives it, where all rows have one type; else a list with a value a row: of a scalar an array of its shape, of a
         run an array [T, *shape], of the other kinds what they are. KeyError where some row lacks it."""
-        parts = self.parts[name]
+        parts = self.parts.get(name)
+        if parts is None:
+            raise KeyError(
+                f"column {name!r} was not read, for not all of the {len(self)} rows that were found have it, or it was not asked for; they have "
+                f"{self.names[:16]}, and {sorted(self.parts)[:16]} were read. See `found.keys` for rows that are not there"
+            )
         if len(parts) == 1:
             return parts[0].values
         values: list[Any] = [None] * len(self)

@@ -52,12 +52,19 @@ class Extent:
         return int((self.marks[:, groups + 1] - self.marks[:, groups]).sum())
 
     def owns(self, block: int, start: int, stop: int) -> bool:
-        """Whether [start, stop) lies inside one of the block's pieces."""
+        """Whether [start, stop) lies inside the block's pieces, of which some may begin where the one before ends."""
         group = block - self.first
         if not 0 <= start <= stop <= self.nbytes:
             return False
-        column = bisect_right(self.marks[:, group].tolist(), start) - 1
-        return start == stop or (column >= 0 and stop <= int(self.marks[column, group + 1]))
+        begins = self.marks[:, group].tolist()
+        column = bisect_right(begins, start) - 1
+        if start == stop or column < 0:
+            return start == stop
+        end = int(self.marks[column, group + 1])
+        while end < stop and column + 1 < len(begins) and begins[column + 1] == end:
+            column += 1
+            end = int(self.marks[column, group + 1])
+        return stop <= end
 
     def release(self, blocks: list[int]) -> list[tuple[int, int]]:
         """Ranges (begin in the arena, bytes) that come free with these blocks; each block is released once."""

@@ -55,8 +55,8 @@ def processes(config: RunConfig) -> Processes:
     restartable = {spec.role: spec.restartable for spec in workers}
     replicas = sum(place.role == "rollout" for place in places)
     queue = [
-        Role("controller", 1, 1, [[]], 1.0, None, [], {}, "ends the run"),
-        Role("shard", len(shards), 1, [[] for _ in shards], 1.0, None, [], {}, "ends the run"),
+        Role("controller", 1, 1, [[]], 1.0, None, [], {}, _death(config, config.queue.journal)),
+        Role("shard", len(shards), 1, [[] for _ in shards], 1.0, None, [], {}, _death(config, all(shard.restartable for shard in shards))),
     ]
     return Processes(
         launch=config.launch,
@@ -75,8 +75,6 @@ def processes(config: RunConfig) -> Processes:
 def _role(config: RunConfig, role: str, restartable: bool) -> Role:
     places = [place for place in config.places() if place.role == role]
     stages = stages_of(config, role)
-    limits = config.limits
-    again = f"restarted, ≤ {limits.restarts} times in {limits.restart_window_s:g} s"
     return Role(
         name=role,
         workers=len(places),
@@ -86,8 +84,13 @@ def _role(config: RunConfig, role: str, restartable: bool) -> Role:
         beside=config.resources[role].beside,
         stages=[Served(stage.name, stage.model, stage.unit, stage.at_least, stage.limit, stage.compute or "a loop of its own") for stage in stages],
         models=_models(config, role, stages),
-        death=again if restartable else "ends the run",
+        death=_death(config, restartable),
     )
+
+
+def _death(config: RunConfig, restartable: bool) -> str:
+    limits = config.limits
+    return f"restarted, ≤ {limits.restarts} times in {limits.restart_window_s:g} s" if restartable else "ends the run"
 
 
 def stages_of(config: RunConfig, role: str) -> list[Stage]:

@@ -114,6 +114,11 @@ def _warnings(config: RunConfig, core: CoreConfig) -> Iterator[str]:
             f"limits.reward_s = {config.limits.reward_s:g} is not below limits.lease_s = {core.lease_s:g}: a row that is scored that long loses its "
             f"lease first and is scored twice. Fix: limits.reward_s={core.lease_s / 2:g}"
         )
+    if rollout.progress_s >= core.lease_s:
+        yield (
+            f"rollout.progress_s = {rollout.progress_s:g} is not below limits.lease_s = {core.lease_s:g}: progress is told too late, and what "
+            "takes longer is generated twice. Fix: rollout.progress_s=0.2"
+        )
     if rollout.slots < rollout.samples_per_prompt:
         yield (
             f"rollout.slots = {rollout.slots} is below rollout.samples_per_prompt = {rollout.samples_per_prompt}: a group never fits whole, it is "

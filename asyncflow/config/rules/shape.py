@@ -48,6 +48,13 @@ def decode_shape(config: RunConfig) -> None:
         )
 
 
+def requeue(config: RunConfig) -> None:
+    if config.flow.requeue and (config.flow.policy == "wait" or config.staleness is None):
+        why = "flow.policy=wait drops nothing" if config.flow.policy == "wait" else "staleness=null has no bound beyond which a group is dropped"
+        rule, fix, advice = f"it says what becomes of dropped prompts, and {why}", ["flow.requeue=false"], "or flow.policy=drop with a staleness"
+        raise SettingError("flow.requeue", True, rule=rule, consequence="it would be ignored", fix=fix, advice=advice)
+
+
 def byte_budget(config: RunConfig) -> None:
     worst = group_bytes(config)
     need = config.batch_size * worst

@@ -15,10 +15,11 @@ def ranks(config: RunConfig) -> None:
 
 
 def devices(config: RunConfig) -> None:
-    for role, settings in config.resources.items():
-        if settings.devices != "cpu":
-            fix, key = [f"resources.{role}.devices=cpu"], f"resources.{role}.devices"
-            raise SettingError(key, settings.devices, rule="workers compute on the CPU so far", consequence="the device would stay idle", fix=fix)
+    roles = [role for role, settings in config.resources.items() if settings.devices != "cpu"]
+    if roles:
+        key, fix = f"resources.{roles[0]}.devices", [f"resources.{role}.devices=cpu" for role in roles]
+        value, consequence = config.resources[roles[0]].devices, "the device would stay idle"
+        raise SettingError(key, value, rule="workers compute on the CPU so far", consequence=consequence, fix=fix)
 
 
 def cluster(config: RunConfig) -> None:
@@ -35,10 +36,11 @@ def publishers(config: RunConfig) -> None:
 
 
 def dtypes(config: RunConfig) -> None:
-    for name, model in config.models.items():
-        if model.dtype != COMPUTED:
-            rule, consequence = "computing in it is not there yet", f"the model would run in {COMPUTED} all the same"
-            raise SettingError(f"models.{name}.dtype", model.dtype, rule=rule, consequence=consequence, fix=[f"models.{name}.dtype={COMPUTED}"])
+    names = [name for name, model in config.models.items() if model.dtype != COMPUTED]
+    if names:
+        rule, consequence = "computing in it is not there yet", f"the model would run in {COMPUTED} all the same"
+        fix = [f"models.{name}.dtype={COMPUTED}" for name in names]
+        raise SettingError(f"models.{names[0]}.dtype", config.models[names[0]].dtype, rule=rule, consequence=consequence, fix=fix)
 
 
 def trained_models(config: RunConfig) -> None:

@@ -272,6 +272,7 @@ def test_the_denominator_has_one_source_with_its_column(source: str) -> None:
     ("override", "words"),
     [
         ("limits.lease_s=90", "limits.lease_s = 90 is not below limits.stall_s = 60"),
+        ("rollout.progress_s=30", "rollout.progress_s = 30 is not below limits.lease_s = 30"),
         ("limits.reward_s=40", "limits.reward_s = 40 is not below limits.lease_s = 30"),
         ("rollout.slots=12", "4 slots of each replica start idle"),
         ("rollout.slots=4", "a group never fits whole"),

@@ -40,3 +40,20 @@ def test_without_tensordict_it_is_a_runtime_error() -> None:
         "try: tq.kv_put\nexcept RuntimeError as error: print('pip install tensordict' in str(error))"
     )
     assert run(code) == "True"
+
+
+def test_tags_of_a_meta_are_nobody_elses() -> None:
+    from transfer_queue import BatchMeta, KVBatchMeta
+
+    tag = {"n": 1, "deep": [{"x": [1]}]}
+    meta = KVBatchMeta(keys=["a", "b"], tags=[tag] * 2)
+    part = meta.chunk(2)[0]
+    rows = BatchMeta([1, 2], ["p", "p"], custom_meta=meta.tags)
+    other = rows.copy()
+    tag["deep"][0]["x"].append(2)
+    meta.tags[0]["deep"].append(3)
+    part.tags[0]["n"] = 4
+    rows.custom_meta[1]["deep"][0]["x"].append(5)
+    assert meta.tags[0]["deep"] == [{"x": [1]}, 3]
+    assert part.tags == [{"n": 4, "deep": [{"x": [1]}]}]
+    assert other.custom_meta[1] == {"n": 1, "deep": [{"x": [1]}]}

@@ -230,7 +230,7 @@ def test_rows_too_old_for_the_window_are_refused_where_they_are_put() -> None:
     assert hub.give(maker, 1, version=1) == [2]
     hub.freed()
     request, named = hub.message(maker, 1, version=1)
-    assert "version=1 of a put is outside [2, 2]" in hub.refuse(maker.connection, request), "behind an open group it would be trained 2 versions late"
+    assert "version=1 of a put is outside [2, 2]" in hub.refuse(maker.connection, request, "stale"), "behind an open group it would be too late"
     assert hub.freed() == named
     assert hub.give(maker, 1) == [3]
 

@@ -192,6 +192,21 @@ def test_what_was_saved_is_there_in_another_queue_with_another_number_of_shards(
         assert run.comes_to_use(me, 0)  # type: ignore[arg-type]
 
 
+def test_a_column_that_begins_where_another_ends_is_saved_with_it(tmp_path: Path) -> None:
+    """Columns begin at multiples of 64 bytes, so one of 128 leaves no gap before the next, and both are read as one range."""
+    rows = {"a": np.arange(32.0).reshape(2, 16), "b": np.array([True, False])}
+    with LocalQueue([], keyed_only=True) as queue, queue.keyed("me") as me:
+        for at in range(2):
+            me.put("train", [KEYS[at]], {name: column[at : at + 1] for name, column in rows.items()})
+        save(queue.url, tmp_path / "saved")
+    with LocalQueue([], keyed_only=True) as queue, queue.keyed("me") as me:
+        load(queue.url, tmp_path / "saved")
+        found = me.get("train", KEYS[:2])
+        for name, expected in rows.items():
+            for at in range(2):
+                np.testing.assert_array_equal(found[name][at], expected[at])
+
+
 def test_a_shard_that_is_killed_takes_its_cells_and_a_put_of_them_mends_it() -> None:
     with LocalQueue([], keyed_only=True, shards=0) as queue, ExitStack() as stack:
         first, other = (stack.enter_context(Process("shard", queue.url, name)) for name in ("shard-0", "shard-1"))

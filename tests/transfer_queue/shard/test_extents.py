@@ -71,8 +71,19 @@ def test_a_block_owns_its_pieces_and_nothing_else(cuts, data):
     block = data.draw(st.sampled_from(list(extent.blocks)))
     start = data.draw(st.integers(-2, extent.nbytes + 2))
     stop = data.draw(st.integers(start - 1, extent.nbytes + 2))
-    inside = any(low <= start < stop <= high for low, high in pieces(extent, block))
+    own = np.zeros(extent.nbytes, dtype=bool)
+    for low, high in pieces(extent, block):
+        own[low:high] = True
+    inside = 0 <= start < stop <= extent.nbytes and bool(own[start:stop].all())
     assert extent.owns(block, start, stop) == (inside or 0 <= start == stop <= extent.nbytes)
+
+
+def test_pieces_that_follow_each_other_without_a_gap_are_one_range_as_who_saves_asks_for_them():
+    extent = extent_of([[0, 64, 128], [0, 64, 128], [0, 1, 2]])
+    assert not extent.owns(extent.first, 0, 65), "another block's"
+    single = extent_of([[0, 128], [0, 1]])
+    assert single.owns(single.first, 0, 129)
+    assert not single.owns(single.first, 0, 130)
 
 
 @given(all_cuts())

@@ -256,4 +256,5 @@ def _check_model(model: PreTrainedModel, kv_width: int, vocab: int, tokens: Sequ
         raise ValueError(f"kv_width = {kv_width} must be {rule}; the engine is not built; lower rollout.kv_width")
     outside = [token for token in tokens if not 0 <= token < vocab]
     if outside:
-        raise ValueError(f"pad or stop token ids {outside} lie outside 0..{vocab - 1}; the engine is not built; use this model's tokenizer")
+        fix = "use this model's tokenizer, and rollout.stop_token_ids=[] for the stop tokens that its files name"
+        raise ValueError(f"pad or stop token ids {outside} lie outside 0..{vocab - 1}; the engine is not built; {fix}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import math
 import multiprocessing
+import os
 import threading
 import time
 from collections.abc import Coroutine, Sequence
@@ -52,6 +53,7 @@ class VllmProcess:
         self._llm: Any = None
         self._gone: str | None = None  # why, in words
         self._ident, self._folder = "", ""  # what the files of its processes are named after, and where their sockets are
+        self._held: int | None = None  # a descriptor that keeps that folder ours
         self._segments: set[str] = set()  # shared memory that they talk through
         self._serving = (0, 0)  # epoch and version of the weights that were loaded last
         self._outputs = 0  # deltas that came, to see whether any still come
@@ -62,7 +64,7 @@ class VllmProcess:
         """Raises EngineGone when vLLM is not ready after `start_s`, or its processes ended, or there is no place for its sockets; ValueError and the
         like for what vLLM refuses."""
         try:
-            self._folder = new_folder()
+            self._folder, self._held = new_folder()
         except OSError as error:
             raise EngineGone(f"vLLM of {self._name} did not start: {error}") from error
         set_environment(self._settings, self._folder)
@@ -121,6 +123,9 @@ class VllmProcess:
             llm.shutdown(timeout=0.0)  # told to end, they take longer than END_S every time
         self._kill_children()
         remove_traces(self._ident, self._folder, self._segments)
+        if self._held is not None:
+            os.close(self._held)
+            self._held = None
         forget_environment(self._folder)
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._loop.stop)
