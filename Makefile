@@ -55,7 +55,7 @@ test-tools: venv-dev
 test-vllm: venv-vllm
 	$(VLLM_VENV)/bin/python -m pytest -m vllm -vv --instafail --durations=25 tests/vllm tests/benchmarks $(ARGS)
 
-# Real verl on the CPU, on Ray; no part of CI yet.
+# Real verl on the CPU, on Ray.
 test-verl: venv-verl
 	$(VERL_VENV)/bin/python -m pytest -m verl -vv --instafail --durations=25 --timeout=600 tests/verl $(ARGS)
 
