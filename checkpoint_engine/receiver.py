@@ -39,6 +39,10 @@ _PAUSES_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 LEASE_S = 30.0
 
 
+class NoRoom(RuntimeError):
+    """The system gave no memory, or no descriptor, for a version. It is tried again."""
+
+
 class NotInCache(LookupError):
     """This version is not here (any more): take `latest()`."""
 
@@ -247,13 +251,19 @@ class Receiver:
         try:
             step()
         except (PullFailed, SeatLost, ManifestError, DigestMismatch) as error:
-            self.counters.corrupt += isinstance(error, DigestMismatch)
-            self.counters.failed += not isinstance(error, DigestMismatch)
-            with self._lock:
-                self._pull_at = time.monotonic() + _PAUSES_S[min(self._failures, len(_PAUSES_S) - 1)]
-                self._failures += 1
-            if not self._closing.is_set():
-                self._on_error(error)
+            self._failed(error)
+        except OSError as error:  # ENOMEM, EMFILE and the like: what is short now may be there at the next attempt
+            problem = f"{self.member} has no room for {self._wanted}: {error}"
+            self._failed(NoRoom(f"{problem}; it tries again. Give its process more memory, or descriptors"))
+
+    def _failed(self, error: Exception) -> None:
+        self.counters.corrupt += isinstance(error, DigestMismatch)
+        self.counters.failed += not isinstance(error, DigestMismatch)
+        with self._lock:
+            self._pull_at = time.monotonic() + _PAUSES_S[min(self._failures, len(_PAUSES_S) - 1)]
+            self._failures += 1
+        if not self._closing.is_set():
+            self._on_error(error)
 
     def _note(self, weights: WeightsId, grace_s: float) -> None:
         """There is such a version. The first word of it decides how long a broadcast may take to bring it."""

@@ -77,7 +77,8 @@ class Seat:
 
     def receive(self, record: m.Send, is_news: Callable[[WeightsId], bool]) -> bool:
         """Take part in the broadcast of one version. True: it is in the cache, whole and verified. False: taken part for the others' sake only
-        (something as new is here already, or no slot is free). Raises SeatLost, DigestMismatch; the cache is then as before."""
+        (something as new is here already, or no slot is free). Raises SeatLost, DigestMismatch; the cache is then as before. OSError: there is no
+        memory for it, and the part in the broadcast was taken all the same."""
         seat, manifest = self._seat, record.manifest
         if seat is None or seat.epoch != record.epoch:
             self._tell(record, f"holds no seat in epoch {record.epoch}")
@@ -87,12 +88,19 @@ class Seat:
         except ManifestError as error:
             self._tell(record, str(error))  # the others must not wait for a member that will not come
             raise
-        reservation = self._cache.reserve(manifest.weights, manifest.total_bytes) if is_news(manifest.weights) else None
+        reservation, no_memory = None, None
+        try:
+            if is_news(manifest.weights):
+                reservation = self._cache.reserve(manifest.weights, manifest.total_bytes)
+        except OSError as error:
+            no_memory = error
         if reservation is None:
             self._through_group(seat, record, None, lambda done: None)
         else:
             self._into(seat, record, reservation)
         self._tell(record, "")
+        if no_memory is not None:
+            raise no_memory
         return reservation is not None
 
     def leave(self) -> None:

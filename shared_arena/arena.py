@@ -60,9 +60,10 @@ class Arena:
         size = os.fstat(self._fd).st_size
         access = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
         kind = mmap.MAP_PRIVATE if self._private else mmap.MAP_SHARED
+        memory = mmap.mmap(self._fd, size, kind, access)  # first: where memory is short, what was mapped before stays as it is
         self.nbytes = size - HEADER_BYTES
         self._writable = writable
-        self._memory: mmap.mmap | None = mmap.mmap(self._fd, size, kind, access)
+        self._memory: mmap.mmap | None = memory
         self.array = np.frombuffer(self._memory, dtype=np.uint8)[HEADER_BYTES:]
         self.note = np.frombuffer(self._memory, dtype=np.int64, count=1, offset=NOTE_AT)
 

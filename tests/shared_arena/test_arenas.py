@@ -210,3 +210,20 @@ def test_what_is_written_to_a_private_mapping_is_seen_by_nobody_else_and_only_as
     assert private.array.tolist() == [2] * 4096, "a page that was written to does not see what comes: it may not be read again"
     private.close()
     assert Arena.attach(arena.descriptor(), private=True).array.tolist() == [5] * 4096
+
+
+def test_an_arena_that_could_not_grow_is_as_it_was_and_grows_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    arena = Arena(100)
+    arena.array[:100] = 7
+
+    def no_memory(*_: object) -> None:
+        raise OSError(12, "Cannot allocate memory")
+
+    with monkeypatch.context() as short:
+        short.setattr("shared_arena.arena.mmap.mmap", no_memory)
+        with pytest.raises(OSError, match="allocate"):
+            arena.grow(5000)
+    assert (arena.nbytes, len(arena.array)) == (100, 100)
+    arena.grow(5000)
+    arena.array[4999] = 8
+    assert (arena.nbytes, int(arena.array[:100].sum()), int(arena.array[4999])) == (5000, 700, 8)

@@ -94,9 +94,9 @@ def test_a_put_before_the_first_shard_is_there_waits_for_it_and_says_how_long_wh
         shard.start()
         assert len(me.put("t", {"a": A, "b": B}).groups) == 3
         shard.join()
-    with LocalQueue([SPEC], shards=0) as queue, queue.client("me", timeout_s=0.5) as me:
-        with pytest.raises(QueueError, match=r"timeout_s=0\.5.*start shards"):
-            me.put("t", {"a": A, "b": B})
+    refused = pytest.raises(QueueError, match=r"timeout_s=0\.5.*start shards")
+    with LocalQueue([SPEC], shards=0) as queue, queue.client("me", timeout_s=0.5) as me, refused:
+        me.put("t", {"a": A, "b": B})
 
 
 def test_a_column_that_was_not_found_is_told_with_what_there_is() -> None:

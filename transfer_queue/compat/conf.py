@@ -22,7 +22,7 @@ STORAGE = "backend.SimpleStorage"
 IGNORED = {  # key, or section → why it has no meaning here
     "enable": "verl's own switch",
     "metrics.endpoint": "get_metrics_endpoint() tells it",
-    "controller.polling_mode": "no call of this interface waits for samples",
+    "controller.polling_mode": "get_meta waits at the controller, which answers when rows are there: nobody polls",
     "controller.zmq_info": "init() finds the queue",
     f"{STORAGE}.zmq_info": "init() finds the queue",
     f"{STORAGE}.total_storage_size": "it counts samples; a queue is bounded by bytes, see asyncflow.capacity_bytes",

@@ -19,18 +19,22 @@ AGAIN_S = 0.1  # between two looks whether a name is free
 
 
 class QueueHost:
-    """What the actor is."""
+    """What the actor is. One method runs at a time. What goes wrong goes wrong in a call: an actor whose constructor failed would keep the name."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self) -> None:
+        self._queue: QueueProcesses | None = None
+
+    def address(self, settings: Settings | None) -> Address | None:
+        """With `settings` the queue is started where there is none yet."""
         import ray
 
-        self._queue = QueueProcesses(settings, ray.util.get_node_ip_address())
-
-    def address(self) -> Address:
-        return self._queue.address
+        if self._queue is None and settings is not None:
+            self._queue = QueueProcesses(settings, ray.util.get_node_ip_address())
+        return None if self._queue is None else self._queue.address
 
     def end(self) -> None:
-        self._queue.close()
+        if self._queue is not None:
+            self._queue.close()
 
 
 def find() -> Found | None:
@@ -38,8 +42,7 @@ def find() -> Found | None:
     import ray
 
     try:
-        actor = ray.get_actor(NAME, namespace=NAMESPACE)
-        return _found(actor)
+        return _found(ray.get_actor(NAME, namespace=NAMESPACE), None)
     except (ValueError, ray.exceptions.RayActorError):  # there is none; or it is ending
         return None
 
@@ -49,37 +52,29 @@ def start(settings: Settings) -> Found:
     import ray
 
     deadline = time.monotonic() + PLACE_S + START_S
-    host = ray.remote(QueueHost)
+    options = {"name": NAME, "namespace": NAMESPACE, "get_if_exists": True, "num_cpus": 0, "max_restarts": 0}
     while True:
-        options = {"name": NAME, "namespace": NAMESPACE, "get_if_exists": True, "num_cpus": 0, "max_restarts": 0}
         try:
-            return _found(host.options(**options).remote(settings))
-        except ray.exceptions.ActorDiedError as error:
-            _await_end()
-            if "__init__" in str(error) or time.monotonic() >= deadline:  # else the one that was found was ending
+            found = _found(ray.remote(QueueHost).options(**options).remote(), settings)
+            assert found is not None, "with settings it is started"
+            return found
+        except ray.exceptions.RayActorError as error:  # the one that was found was ending
+            if time.monotonic() >= deadline:
                 raise RuntimeError(f"the queue of this Ray cluster could not be started: {error}") from error
-
-
-def _await_end() -> None:
-    """Until the name of an actor that has ended is free, or ASK_S are over: whoever asks for it before gets that one again."""
-    import ray
-
-    deadline = time.monotonic() + ASK_S
-    with contextlib.suppress(ValueError):  # nobody has it
-        while time.monotonic() < deadline:
-            ray.get_actor(NAME, namespace=NAMESPACE)
             time.sleep(AGAIN_S)  # Ray tells nobody when a name is free
 
 
-def _found(actor: Any) -> Found:
+def _found(actor: Any, settings: Settings | None) -> Found | None:
     import ray
 
     try:
-        address: Address = ray.get(actor.address.remote(), timeout=PLACE_S + START_S)
+        address: Address | None = ray.get(actor.address.remote(settings), timeout=PLACE_S + START_S)
     except ray.exceptions.GetTimeoutError as error:
         waited = f"{PLACE_S + START_S:g} s"
         raise QueueTimeout(f"actor {NAME!r} of namespace {NAMESPACE!r}, which holds this cluster's queue, was not up within {waited}") from error
-    return Found(address, lambda: _end(actor))
+    except ray.exceptions.RayTaskError as error:
+        raise RuntimeError(f"the queue of this Ray cluster could not be started: {error.cause}; the log of actor {NAME!r} says more") from error
+    return None if address is None else Found(address, lambda: _end(actor))
 
 
 def _end(actor: Any) -> None:
