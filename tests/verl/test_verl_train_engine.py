@@ -34,7 +34,7 @@ def test_two_ranks_and_single_groups_train_what_one_rank_trains_from_the_whole_b
     assert whole["denominator"] == cut["denominator"] == expected(aggregation)
     assert whole["norms"] == pytest.approx(cut["norms"], rel=1e-4)
     assert whole["norms"][0] > 0
-    assert learnt(whole) == pytest.approx(learnt(cut), rel=1e-5)
+    assert learnt(whole) == pytest.approx(learnt(cut), rel=1e-4)  # Adam takes steps of its rate, half of a weight here, also where a gradient is tiny
     for name in ("pg_loss", "logprob_difference", "missing_logprobs"):
         assert whole["totals"][name] == pytest.approx(cut["totals"][name], rel=1e-3, abs=1e-4), name
     assert whole["totals"]["missing_logprobs"] == 2.0  # one in each step: masked and counted
