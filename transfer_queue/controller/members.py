@@ -217,11 +217,10 @@ def check_entries(what: str, entries: Collection[str]) -> None:
 
 def check_word(what: str, word: str) -> None:
     """Raises RequestError for what everybody would be shown, and nobody could read."""
-    if len(word) > MOST_WORD or not word.isprintable():
-        raise bad(
-            f"{what}={word[:64]!r} has {len(word)} characters, {MOST_WORD} printable ones are the most of what everybody is shown: nothing was taken "
-            "in; say it shorter"
-        )
+    if len(word) > MOST_WORD:
+        raise bad(f"{what}={word[:64]!r}… has {len(word)} characters, more than {MOST_WORD}: everybody is shown it, nothing was taken in; say it shorter")
+    if not word.isprintable():
+        raise bad(f"{what}={word!r} contains what cannot be printed: everybody is shown it, nothing was taken in; write it in plain characters")
 
 
 def check_trace(trace: bytes) -> None:
