@@ -218,7 +218,8 @@ def check_entries(what: str, entries: Collection[str]) -> None:
 def check_word(what: str, word: str) -> None:
     """Raises RequestError for what everybody would be shown, and nobody could read."""
     if len(word) > MOST_WORD:
-        raise bad(f"{what}={word[:64]!r}… has {len(word)} characters, more than {MOST_WORD}: everybody is shown it, nothing was taken in; say it shorter")
+        rule = f"has {len(word)} characters, more than {MOST_WORD}"
+        raise bad(f"{what}={word[:64]!r}… {rule}: everybody is shown it, nothing was taken in; say it shorter")
     if not word.isprintable():
         raise bad(f"{what}={word!r} contains what cannot be printed: everybody is shown it, nothing was taken in; write it in plain characters")
 
