@@ -23,6 +23,7 @@ def composed(overrides: Sequence[str]) -> dict[str, Any]:
     from omegaconf import OmegaConf
 
     from asyncflow.config.load import FAULTS
+    from recipes.verl.stock import refuse_changed
 
     GlobalHydra.instance().clear()
     try:
@@ -32,7 +33,9 @@ def composed(overrides: Sequence[str]) -> dict[str, Any]:
     except FAULTS as error:
         raise ConfigError(f"{error}; nothing was started. Fix: correct the override (KEY=VALUE; +KEY=VALUE for a new key)") from None
     assert isinstance(plain, dict)
-    return {str(key): value for key, value in plain.items()}
+    conf = {str(key): value for key, value in plain.items()}
+    refuse_changed(conf)
+    return conf
 
 
 def _migrated(conf: Any) -> Any:

@@ -11,6 +11,9 @@ from asyncflow.config.errors import SettingError
 
 # Whose advantage of a row depends on its group alone. The others look at the whole batch, which no stage but the trainer knows.
 GROUP_WISE = ("grpo", "grpo_vectorized", "grpo_passk", "rloo", "rloo_vectorized", "opo")
+# Those that add up over micro-batches. geo_mean divides by the rows of each, and bypass_mode needs rollout correction.
+LOSSES = ("vanilla", "dppo_tv", "dppo_kl", "gspo", "sapo", "gpg", "clip_cov", "kl_cov", "dro", "cispo")
+TRACKERS = ("console", "file", "tensorboard", "wandb")  # of the run's own: its lines, its metrics.jsonl, two writers
 AGGREGATIONS = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
 
 
@@ -30,11 +33,18 @@ def _is(served: Any) -> Callable[[Any], bool]:
     return partial(operator.eq, served)
 
 
+def trackers(value: Any) -> set[str]:
+    """Of `trainer.logger`, which may be one name."""
+    return {value} if isinstance(value, str) else set(value or ())
+
+
 LIMITS = (
     Limit("actor_rollout_ref.actor.strategy", _is("fsdp2"), "only fsdp2 is there so far", "no trainer could be built", "fsdp2"),
     Limit("actor_rollout_ref.actor.ppo_epochs", _is(1), "one pass over a batch is there so far", "others would be left out", "1"),
     Limit("actor_rollout_ref.actor.loss_agg_mode", AGGREGATIONS.__contains__, f"one of {', '.join(AGGREGATIONS)}: a sum over "
           "micro-batches is divided once by a count", "the gradient would depend on how the batch is cut", "token-mean"),
+    Limit("actor_rollout_ref.actor.policy_loss.loss_mode", LOSSES.__contains__, f"one of {', '.join(LOSSES)}: a sum over micro-batches is divided "
+          "once by a count", "the gradient would depend on how the batch is cut", "vanilla"),
     Limit("actor_rollout_ref.actor.use_prefix_grouper", _off, "it is not there yet", "it would be ignored", "false"),
     Limit("actor_rollout_ref.model.lora_rank", _is(0), "whole weights are published so far", "adapters would not reach the rollout", "0"),
     Limit("actor_rollout_ref.rollout.name", _is("vllm"), "only vllm is there so far", "no replica could start", "vllm"),
@@ -55,6 +65,8 @@ LIMITS = (
     Limit("trainer.nnodes", _is(1), "the trainer's ranks are on one node so far", "the others would stay idle", "1"),
     Limit("trainer.save_freq", lambda value: value <= 0, "saving a run is not there yet", "nothing would be saved", "-1"),
     Limit("trainer.resume_mode", _is("disable"), "resuming a run is not there yet", "it would begin anew", "disable"),
+    Limit("trainer.logger", lambda value: trackers(value) <= set(TRACKERS), f"of {', '.join(TRACKERS)}: other trackers are not there yet",
+          "nothing would be written there", "[console]"),
     Limit("trainer.critic_warmup", _is(0), "there is no critic", "it would be ignored", "0"),
 )
 PARTIAL = {"algorithm.rollout_correction.bypass_mode", "distillation.enabled"}  # keys that a configuration may lack
@@ -68,6 +80,10 @@ def refuse_unserved(conf: Mapping[str, Any]) -> None:
             fix = [f"{limit.key}={limit.fix}"]
             consequence = f"{limit.consequence}, so nothing was started"
             raise SettingError(limit.key, value, rule=limit.rule, consequence=consequence, fix=fix)
+    mode, aggregation = "actor_rollout_ref.actor.policy_loss.loss_mode", "actor_rollout_ref.actor.loss_agg_mode"
+    if at(conf, mode) == "sapo" and at(conf, aggregation) != "seq-mean-token-mean":
+        rule, consequence = "with loss_mode=sapo verl takes seq-mean-token-mean, whatever stands here", "the gradient would have another size"
+        raise SettingError(aggregation, at(conf, aggregation), rule=rule, consequence=consequence, fix=[f"{aggregation}=seq-mean-token-mean"])
     key = "actor_rollout_ref.actor.loss_scale_factor"
     if at(conf, "actor_rollout_ref.actor.loss_agg_mode") == "seq-mean-token-sum-norm" and at(conf, key) is None:
         rule, consequence = "seq-mean-token-sum-norm needs a number here", "the longest response of a micro-batch would scale it"

@@ -10,15 +10,17 @@ import msgspec
 from asyncflow.config import RunConfig
 from asyncflow.config.check import check
 from asyncflow.config.errors import SettingError
+from asyncflow.config.observe import WRITER_PACKAGES
 from asyncflow.config.typed import typed
 from asyncflow.flow.bytes import group_bytes, prompt_bytes
 from recipes.verl.conf import OPTION
-from recipes.verl.served import at, refuse_unserved
+from recipes.verl.served import at, refuse_unserved, trackers
 from recipes.verl.units import read_knobs, to_units
 
 HERE = "recipes.verl"
 UNBOUNDED_BATCHES = 8  # room in batches where the staleness has no bound
 ITEM_BYTES = 1 << 14  # of a prompt's row as the reward gets it
+VLLM_DEFAULTS = {"enable_chunked_prefill": True, "scheduling_policy": "fcfs", "cudagraph_capture_sizes": None, "trust_remote_code": False}
 KINDS = {"cpu": "cpu", "cuda": "cuda", "npu": "npu"}
 
 
@@ -58,7 +60,7 @@ def translated(conf: Mapping[str, Any]) -> dict[str, Any]:
             "ref": {"same_as": "policy", "frozen": True, "dtype": rollout["dtype"]},
         },
         "task": {"path": f"{HERE}.task:VerlTask", "options": {OPTION: {**conf}}, "item_bytes": ITEM_BYTES},
-        "rollout": _rollout(rollout, data),
+        "rollout": _rollout(rollout, data, at(conf, "actor_rollout_ref.model.trust_remote_code")),
         "algorithm": {
             "engine": f"{HERE}.train:make_training",
             "learning_rate": at(conf, "actor_rollout_ref.actor.optim.lr"),
@@ -66,13 +68,23 @@ def translated(conf: Mapping[str, Any]) -> dict[str, Any]:
             "old_logprobs": "forward",
         },
         "evaluation": {"every": every if every and every > 0 else None},
+        "observe": {"writers": sorted(trackers(trainer["logger"]) & WRITER_PACKAGES.keys()), "wandb_project": trainer["project_name"]},
         "stages": _stages(conf),
         **_places(conf),
     }
 
 
-def _rollout(rollout: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
+def _rollout(rollout: Mapping[str, Any], data: Mapping[str, Any], trusted: bool) -> dict[str, Any]:
     arguments = {"max_num_batched_tokens": rollout["max_num_batched_tokens"], "gpu_memory_utilization": rollout["gpu_memory_utilization"]}
+    changed = {  # what vLLM does anyway is left to it
+        "enable_chunked_prefill": rollout["enable_chunked_prefill"] or False,
+        "scheduling_policy": rollout["scheduling_policy"],
+        "cudagraph_capture_sizes": rollout["cudagraph_capture_sizes"],
+        "trust_remote_code": trusted or False,
+    }
+    arguments |= {name: value for name, value in changed.items() if value != VLLM_DEFAULTS[name]}
+    arguments |= {name: value for name, value in (at(rollout, "engine_kwargs.vllm") or {}).items() if value is not None}
+    options = {"tensor_parallel": rollout["tensor_model_parallel_size"], "eager": rollout["enforce_eager"], "arguments": arguments}
     return {
         "engine": "vllm",
         "slots": rollout["max_num_seqs"],
@@ -80,7 +92,7 @@ def _rollout(rollout: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, A
         "response_width": data["max_response_length"],
         "temperature": float(rollout["temperature"]),
         "samples_per_prompt": rollout["n"],
-        "options": {"tensor_parallel": rollout["tensor_model_parallel_size"], "eager": rollout["enforce_eager"], "arguments": arguments},
+        "options": {**options, "prefix_caching": bool(rollout["enable_prefix_caching"])},
     }
 
 

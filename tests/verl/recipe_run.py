@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -81,14 +82,34 @@ def settings(model: Path, data: Path, steps: int, threshold: int) -> list[str]:
     ]
 
 
-def recipe(out: Path, *more: str, steps: int = 30, threshold: int = 2, limit_s: int = 480, options: tuple[str, ...] = ()) -> Run:
-    """Runs `python -m recipes.verl.main` to its end. `threshold`: verl's, one more than the staleness."""
+Meanwhile = Callable[[Path, subprocess.Popen[bytes]], None]  # (the run's directory, its process)
+
+
+def recipe(
+    out: Path,
+    *more: str,
+    steps: int = 30,
+    threshold: int = 2,
+    limit_s: int = 480,
+    options: tuple[str, ...] = (),
+    meanwhile: Meanwhile | None = None,
+    **environment: str,
+) -> Run:
+    """Runs `python -m recipes.verl.main` to its end. `threshold`: verl's, one more than the staleness; `meanwhile` is called once it has begun."""
     out.mkdir(parents=True, exist_ok=True)
     model, data = make_tiny(out / "model"), make_data(out)
-    folder = out / "run"
+    folder, said = out / "run", out / "said.txt"
     command = ["timeout", "--kill-after=20", str(limit_s), sys.executable, "-m", "recipes.verl.main", "--run-dir", str(folder), *options]
-    everything = {**os.environ, **ENVIRONMENT, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [*command, *settings(model, data, steps, threshold), *more], cwd=out, env=everything, capture_output=True, text=True, timeout=limit_s + 40
-    )
-    return Run(done.returncode, done.stdout[-4000:] + done.stderr[-4000:], folder)
+    everything = {**os.environ, **ENVIRONMENT, "PYTHONPATH": str(ROOT), **environment}
+    with said.open("wb") as log:
+        process = subprocess.Popen(
+            [*command, *settings(model, data, steps, threshold), *more], cwd=out, env=everything, stdout=log, stderr=subprocess.STDOUT
+        )
+        try:
+            if meanwhile is not None:
+                meanwhile(folder, process)
+            code = process.wait(limit_s + 40)
+        finally:
+            process.terminate()  # `timeout` passes it on
+            process.wait()
+    return Run(code, said.read_text(errors="replace")[-8000:], folder)
