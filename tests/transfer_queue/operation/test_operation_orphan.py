@@ -21,7 +21,9 @@ def test_a_controller_whose_starter_was_killed_ends_in_order_and_complains_of_no
         [*asked, "--attached"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "OMP_NUM_THREADS": "1"}
     )
     try:
-        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
         assert process.stdout.readline().startswith(b"controller at ")
         process.stdout.close()
         process.stdin.close()
@@ -30,4 +32,6 @@ def test_a_controller_whose_starter_was_killed_ends_in_order_and_complains_of_no
     finally:
         process.kill()
         process.wait()
-        process.stderr.close()
+        for stream in (process.stdin, process.stdout, process.stderr):
+            if stream is not None:
+                stream.close()
