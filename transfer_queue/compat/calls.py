@@ -1,5 +1,5 @@
-"""One call of the interface: what is asked on the thread that owns the connection, and what the caller makes of the answer on his own. Sync callers
-wait, coroutines are woken by the future; both with a deadline."""
+"""One call of the interface: what is asked through the process's one connection, and what the caller makes of the answer on his own thread. Sync
+callers wait, coroutines are woken by the future; both with a deadline."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True)
 class Call(Generic[Reply, Answer]):
-    ask: Callable[[KeyedClient], Reply]  # runs on the door's thread
+    ask: Callable[[KeyedClient], Reply]  # runs when nothing else is asked; of a coroutine on the door's thread
     answer: Callable[[Reply], Answer]  # runs on the caller's
-    dropped: Callable[[KeyedClient, Reply], None] | None = None  # on the door's: the reply came when nobody waited for it any more
+    dropped: Callable[[KeyedClient, Reply], None] | None = None  # like `ask`: the reply came when nobody waited for it any more
 
 
 def now(call: Call[Any, Answer]) -> Answer:
     """Raises what the client raises, StorageKeyNotFoundError, QueueTimeout."""
-    future = door().call(call.ask)
+    future = door().call_here(call.ask)
     with _given_up(call, future):
         reply = future.result(WAIT_S)
     return call.answer(reply)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any
@@ -50,7 +51,8 @@ def test_a_call_that_was_given_up_before_its_turn_is_never_made(opened: Door, mo
 def test_a_call_under_way_is_said_to_be(opened: Door, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     over = threading.Event()
     slow: Call[Any, Any] = Call(lambda client: over.wait(WAIT_S), lambda reply: reply)
-    monkeypatch.setattr(calls, "WAIT_S", 0.3)
+    opened.call(lambda client: time.sleep(0.1))  # so that a sync one does not run on its own thread
+    monkeypatch.setattr(calls, "WAIT_S", 0.5)
     with pytest.raises(QueueTimeout, match="under way"):
         now(slow) if way == "sync" else asyncio.run(later(slow))
     over.set()
