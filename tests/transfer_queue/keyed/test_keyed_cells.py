@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -46,7 +48,7 @@ def test_cells_that_are_written_one_by_one_are_those_that_are_written_at_once(wr
 @given(st.lists(st.tuples(st.tuples(*[st.integers(-1, 24)] * 4), st.integers(0, len(TYPES) - 1)), min_size=1, max_size=module.FEW))
 def test_what_is_wrong_with_a_few_cells_is_what_is_wrong_with_them_among_many(rows: list[Row]) -> None:
     good = [((0, 1, 0, 4), 0)] * module.FEW
-    found = []
+    found: list[Any] = []
     for told in (rows, rows + good):
         try:
             found.append(check_cells("x", message(told), len(told))[: len(rows)].tolist())
