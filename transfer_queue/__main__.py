@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import logging
+import os
 import sys
 from collections.abc import Callable
 from multiprocessing.connection import wait
@@ -119,7 +120,10 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
 
 
 def say(text: str) -> None:
-    print(text, flush=True)
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:  # whoever listened has ended; what is left in the buffer would fail once more at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _security(path: Path | None) -> Security | None:

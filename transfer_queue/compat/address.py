@@ -28,6 +28,7 @@ class Found:
     end: Callable[[], None] = lambda: None  # for `close`
     exit: Callable[[], None] = lambda: None  # when this process ends without it
     disown: Callable[[], None] = lambda: None  # in a process that is forked from this one
+    private: bool = False  # nobody but this process, and those forked from it, finds it
 
 
 def from_environment() -> Address | None:

@@ -1,5 +1,6 @@
-"""The one connection of a process to its queue. A thread owns it; whoever has something to ask, on any thread and any loop, hands it in and gets a
-future: `door().call(ask).result(wait_s)`, or `await asyncio.wrap_future(door().call(ask))`.
+"""The one connection of a process to its queue. Whoever has something to ask, on any thread and any loop, hands it in and gets a future:
+`await asyncio.wrap_future(door().call(ask))` is carried out by a thread of the door's own, `door().call_here(ask).result(wait_s)` by the thread that
+waits for it anyway, where nobody else asks: on a busy machine each thread that must be woken costs as much as the question.
 
 Calls are carried out one after the other, in the order in which they were handed in. An incarnation that the controller has ended joins again, and
 the call that met it is made once more: what is asked may run twice, as a request that was refused has changed nothing.
@@ -57,6 +58,7 @@ class Door:
         self._calls: deque[tuple[Ask[Any], Future[Any]]] = deque()
         self._changed = threading.Condition()
         self._closed = ""  # why no call is taken any more
+        self._asks = 0  # the thread that uses the client now; 0: none does
         self._client: KeyedClient
         joined: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, args=(joined,), name="transfer queue", daemon=True)
@@ -69,13 +71,12 @@ class Door:
         return self._gone or self._closed == BROKEN
 
     def call(self, ask: Ask[T]) -> Future[T]:
-        """`ask(client)` runs on the door's thread when its turn comes; a future that is cancelled before is left out.
+        """`ask(client)` runs on the door's own thread when its turn comes; a future that is cancelled before is left out.
 
         It gets what `ask` raises: QueueGone where the controller is gone, or where the door closes before. Raises QueueGone (closed), QueueError
-        (`too_many`: MOST_CALLS wait already), RuntimeError on the door's own thread, where it would wait for itself.
+        (`too_many`: MOST_CALLS wait already), RuntimeError inside of another call, where it would wait for itself.
         """
-        if threading.current_thread() is self._thread:
-            raise RuntimeError("a call was made inside another one, which would wait for itself: make one after the other")
+        self._check_outside()
         future: Future[T] = Future()
         with self._changed:
             if self._closed:
@@ -86,10 +87,37 @@ class Door:
             self._changed.notify()
         return future
 
+    def call_here(self, ask: Ask[T]) -> Future[T]:
+        """`call` of a thread that waits: where the client is free it runs here and is done on return."""
+        self._check_outside()
+        with self._changed:
+            free = not (self._asks or self._calls or self._closed)
+            if free:
+                self._asks = threading.get_ident()
+        if not free:
+            return self.call(ask)
+        future: Future[T] = Future()
+        future.set_running_or_notify_cancel()
+        try:
+            self._answer(ask, future)
+        finally:
+            self._let_go()
+        return future
+
+    def _check_outside(self) -> None:
+        if self._asks == threading.get_ident():
+            raise RuntimeError("a call was made inside another one, which would wait for itself: make one after the other")
+
+    def _let_go(self) -> None:
+        with self._changed:
+            self._asks = 0
+            if self._calls or self._closed:
+                self._changed.notify()
+
     def close(self) -> None:
         """Calls that wait fail with QueueGone; the one under way has END_S, and past it ends by itself."""
         self._refuse(CLOSED)
-        if threading.current_thread() is not self._thread:
+        if threading.get_ident() not in (self._thread.ident, self._asks):
             self._thread.join(END_S)
 
     def _refuse(self, why: str) -> None:
@@ -132,15 +160,21 @@ class Door:
         """One call or one sign of life. False once the door is closed. What a call holds is let go on return."""
         with self._changed:
             until = time.monotonic() + BEAT_S
-            while not self._calls and not self._closed and (left_s := until - time.monotonic()) > 0:
+            while (self._asks or not (self._calls or self._closed)) and (left_s := until - time.monotonic()) > 0:
                 self._changed.wait(left_s)
+            if self._asks:  # a call on another thread takes long
+                return True
             if self._closed:
                 return False
             call = self._calls.popleft() if self._calls else None
-        if call is None:
-            self._beat()
-        elif call[1].set_running_or_notify_cancel():
-            self._answer(*call)
+            self._asks = threading.get_ident()
+        try:
+            if call is None:
+                self._beat()
+            elif call[1].set_running_or_notify_cancel():
+                self._answer(*call)
+        finally:
+            self._let_go()
         return True
 
     def _answer(self, ask: Ask[Any], future: Future[Any]) -> None:

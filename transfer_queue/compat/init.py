@@ -40,6 +40,7 @@ class _Process:
         self.lock = threading.RLock()
         self.here: _Here | None = None
         self.inherited = inherited  # the queue of the process from which this one was forked
+        self.warned = False  # that others do not find its queue
 
 
 _process = _Process()
@@ -55,7 +56,8 @@ def init(conf: Any = None) -> Any:
     here = _process.here
     if here is None or here.door.lost:
         with _alone():
-            _enter(lambda: _find() or _start(settings_of(conf)))
+            here = _enter(lambda: _find() or _start(settings_of(conf)))
+    _warn_of_two(here)
     return conf
 
 
@@ -75,6 +77,7 @@ def entered() -> Door:
     if here is None:
         with _alone():
             here = _enter(_find_or_fail)
+    _warn_of_two(here)
     return here.door
 
 
@@ -142,13 +145,23 @@ def _start(settings: Settings) -> Found:
 
         return ray_host.start(settings)
     queue = QueueProcesses(settings)
-    return Found(queue.address, queue.close, queue.close, queue.disown)
+    return Found(queue.address, queue.close, queue.close, queue.disown, private=True)
 
 
 def _on_ray() -> bool:
     """Ray is not imported for the question."""
     ray = sys.modules.get("ray")
     return ray is not None and bool(getattr(ray, "is_initialized", bool)())
+
+
+def _warn_of_two(here: _Here) -> None:
+    """TransferQueue's own `init` brings Ray up; a program that relies on it has two queues here, and its workers wait for what never comes."""
+    if here.found.private and not _process.warned and _on_ray():
+        _process.warned = True
+        log.warning(
+            "this process started a queue of its own, and Ray was initialised after it: processes of the cluster do not find that queue, but another "
+            "one. Call ray.init() before transfer_queue.init()"
+        )
 
 
 @contextlib.contextmanager

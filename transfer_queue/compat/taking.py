@@ -17,6 +17,7 @@ from transfer_queue.keyed import Found, KeyedClient
 
 TURN_S = 0.2  # in the controller at once: other calls of this process come in between
 WAIT_S = 300.0  # of `get_meta`
+Taken = tuple[m.OkKeyedTaken, Found]
 UNKNOWN: dict[str, Any] = {"dtype": None, "shape": None, "is_nested": None, "is_non_tensor": None}
 
 
@@ -34,10 +35,10 @@ class Taking:
         self.names, self.rows, self.partition, self.task = list(data_fields), batch_size, partition_id, task_name
         self.deadline = time.monotonic() + wait_s
 
-    def turn(self) -> Call[Found | None, BatchMeta | None]:
-        """None: there were too few rows."""
+    def turn(self) -> Call[Taken | None, BatchMeta | None]:
+        """None: there were too few rows. What comes when nobody waits any more is kept for the next one that asks for the same."""
         wait_s = max(0.0, min(TURN_S, self.deadline - time.monotonic()))
-        return Call(lambda client: self._taken(client, wait_s), self._meta)
+        return Call(lambda client: self._taken(client, wait_s), self._meta, self._keep)
 
     def over(self) -> bool:
         return time.monotonic() >= self.deadline
@@ -48,13 +49,23 @@ class Taking:
             "them, or take fewer at once"
         )
 
-    def _taken(self, client: KeyedClient, wait_s: float) -> Found | None:
+    def _taken(self, client: KeyedClient, wait_s: float) -> Taken | None:
         taken = client.take(self.partition, self.task, self.rows, self.names, at_least=self.rows, wait_s=wait_s)
-        numbers = m.unpacked(taken.numbers)
-        return client.get(self.partition, numbers=numbers, names=(), tags=True) if len(numbers) else None
-
-    def _meta(self, found: Found | None) -> BatchMeta | None:
-        if found is None or not len(found):
+        if not taken.keys:
             return None
+        try:
+            return taken, client.get(self.partition, numbers=m.unpacked(taken.numbers), names=(), tags=True)
+        except BaseException:  # whatever it is: the rows count as had
+            client.keep(taken, self.names)
+            raise
+
+    def _keep(self, client: KeyedClient, taken: Taken | None) -> None:
+        if taken is not None:
+            client.keep(taken[0], self.names)
+
+    def _meta(self, taken: Taken | None) -> BatchMeta | None:
+        if taken is None or not len(taken[1]):
+            return None
+        found = taken[1]
         schema, ready = dict.fromkeys(self.names, UNKNOWN), np.ones(len(found), dtype=np.int8)
         return BatchMeta(found.numbers.tolist(), [self.partition] * len(found), schema, ready, custom_meta=found.tags)

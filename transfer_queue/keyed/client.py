@@ -148,6 +148,11 @@ class KeyedClient(Transfer):
             del self._kept[_asked(request)]
         return m.OkKeyedTaken(partition=request.partition, task=request.task, keys=keys, numbers=numbers, done=done)
 
+    def keep(self, taken: m.OkKeyedTaken, names: Sequence[str]) -> None:
+        """Rows of a take that came to nobody: the next take of this client that asks for the same gets them."""
+        if taken.keys:
+            self._kept.setdefault((taken.partition, taken.task, frozenset(names)), Kept()).add(taken)
+
     def end_task(self, partition: str, task: str) -> None:
         """What `task` has had is forgotten, and what came late to this client: a take under its name begins anew. A partition has at most 64."""
         ends = name_of("partition", partition), name_of("task", task)
@@ -159,7 +164,7 @@ class KeyedClient(Transfer):
         """A take goes on at the controller: it is to end now, and what it was given is kept."""
         super().gave_up(request, pending)
         if isinstance(request, m.KeyedTake):
-            pending.late = lambda taken: self._keep(request, taken)
+            pending.late = lambda taken: self.keep(taken, request.names)
             pending.cancel()
 
     # ------------------------------------------------------------ inside
@@ -168,9 +173,6 @@ class KeyedClient(Transfer):
     def _kept(self) -> dict[Asked, Kept]:
         return {}
 
-    def _keep(self, request: m.KeyedTake, taken: m.OkKeyedTaken) -> None:
-        if taken.keys:
-            self._kept.setdefault(_asked(request), Kept()).add(taken)
 
     def _store(self, columns: dict[str, Typed], rows: int) -> dict[str, np.ndarray]:
         """Each row in a block of its own, so that it goes alone."""

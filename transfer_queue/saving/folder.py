@@ -141,7 +141,8 @@ def _exchange(made: Path, folder: Path) -> None:
     if number not in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
         raise OSError(number, os.strerror(number), str(folder))
     old = made.with_name(f"{folder.name}-replaced")  # some network file systems cannot exchange: for a moment nothing has the name
-    shutil.rmtree(old, ignore_errors=True)  # of a saver that was killed here, and whose successor's image has the name by now
+    if old.exists() and _is_saved(old):  # of a saver that was killed here, and whose successor's image has the name by now
+        shutil.rmtree(old)
     os.rename(folder, old)
     os.rename(made, folder)
     shutil.rmtree(old)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any
@@ -14,6 +15,7 @@ from transfer_queue.compat import calls
 from transfer_queue.compat.address import Address
 from transfer_queue.compat.calls import Call, later, now
 from transfer_queue.compat.door import Door
+from transfer_queue.compat.taking import Taking
 from transfer_queue.errors import QueueTimeout
 from transfer_queue.local import LocalQueue
 
@@ -49,7 +51,8 @@ def test_a_call_that_was_given_up_before_its_turn_is_never_made(opened: Door, mo
 def test_a_call_under_way_is_said_to_be(opened: Door, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     over = threading.Event()
     slow: Call[Any, Any] = Call(lambda client: over.wait(WAIT_S), lambda reply: reply)
-    monkeypatch.setattr(calls, "WAIT_S", 0.3)
+    opened.call(lambda client: time.sleep(0.1))  # so that a sync one does not run on its own thread
+    monkeypatch.setattr(calls, "WAIT_S", 0.5)
     with pytest.raises(QueueTimeout, match="under way"):
         now(slow) if way == "sync" else asyncio.run(later(slow))
     over.set()
@@ -64,3 +67,48 @@ def test_what_the_client_raises_is_not_its_own_cause(opened: Door, way: str) -> 
     with pytest.raises(QueueTimeout, match="the client's own") as raised:
         now(call) if way == "sync" else asyncio.run(later(call))
     assert raised.value.__cause__ is None
+
+
+def taking() -> Taking:
+    return Taking([], 1, "train", "fetch", "task", WAIT_S)
+
+
+def test_rows_that_a_cancelled_coroutine_was_given_come_to_the_next_one(opened: Door) -> None:
+    now(put("a"))
+    turn, given, over = taking().turn(), threading.Event(), threading.Event()
+
+    def ask(client: Any) -> Any:
+        reply = turn.ask(client)
+        given.set()
+        over.wait(WAIT_S)
+        return reply
+
+    async def give_up() -> None:
+        task = asyncio.create_task(later(Call(ask, turn.answer, turn.dropped)))
+        while not given.is_set():
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        over.set()
+
+    asyncio.run(give_up())
+    found = now(taking().turn())
+    assert found is not None
+    assert found.size == 1
+
+
+def test_rows_whose_look_failed_after_they_were_taken_come_to_the_next_one(opened: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    now(put("a"))
+
+    def fail(*arguments: Any, **settings: Any) -> None:
+        raise QueueTimeout("no reply")
+
+    client = opened.call(lambda client: client).result(WAIT_S)
+    with monkeypatch.context() as failing:
+        failing.setattr(client, "get", fail)
+        with pytest.raises(QueueTimeout, match="no reply"):
+            now(taking().turn())
+    found = now(taking().turn())
+    assert found is not None
+    assert found.size == 1

@@ -158,6 +158,11 @@ def test_what_a_saver_left_that_was_killed_between_two_names_is_no_obstacle(tmp_
     for _ in range(2):
         save_checkpoint(tmp_path / "queue")
     assert [path.name for path in tmp_path.iterdir()] == ["queue"]
+    (tmp_path / "queue-replaced").mkdir()
+    (tmp_path / "queue-replaced" / "notes").write_text("somebody's own")
+    with pytest.raises(OSError, match="not empty"):
+        save_checkpoint(tmp_path / "queue")
+    assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == ["bytes", "metadata.json", "notes", "state"]
 
 
 def test_a_load_over_keys_or_of_no_checkpoint_is_refused_and_changes_nothing(tmp_path: Path) -> None:

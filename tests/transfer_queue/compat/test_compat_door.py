@@ -82,6 +82,81 @@ def test_coroutines_of_two_loops_at_once_get_their_answers(opened: Door) -> None
     assert {loop: sorted(map(int, keys[f"p{loop}"])) for loop, keys in found.items()} == {0: list(range(20)), 1: list(range(20))}
 
 
+def test_a_call_of_a_thread_that_waits_runs_there_while_nobody_else_asks_and_in_its_turn_where_somebody_does(opened: Door) -> None:
+    mine = threading.get_ident()
+    done = opened.call_here(lambda client: (threading.get_ident(), client.list_keys()))
+    assert done.done()
+    assert done.result(0) == (mine, {})
+    over, first = _blocked(opened)
+    ran: list[str] = []
+    opened.call(lambda client: ran.append("before"))
+
+    def ask(client: Any) -> int:
+        ran.append("here")
+        return threading.get_ident()
+
+    behind = opened.call_here(ask)
+    assert not behind.done()
+    over.set()
+    assert behind.result(WAIT_S) != mine
+    assert ran == ["before", "here"]
+    first.result(0)
+
+
+def test_what_is_handed_in_during_a_call_of_another_thread_waits_for_it(opened: Door) -> None:
+    began, over = threading.Event(), threading.Event()
+    ran: list[str] = []
+
+    def ask(client: Any) -> None:
+        began.set()
+        over.wait(WAIT_S)
+        ran.append("first")
+
+    thread = threading.Thread(target=lambda: opened.call_here(ask))
+    thread.start()
+    assert began.wait(WAIT_S)
+    second = opened.call(lambda client: ran.append("second"))
+    waiting = threading.Thread(target=lambda: opened.call_here(lambda client: ran.append("third")).result(WAIT_S))
+    waiting.start()
+    time.sleep(0.2)
+    assert ran == []
+    over.set()
+    second.result(WAIT_S)
+    for each in (thread, waiting):
+        each.join(WAIT_S)
+    assert ran == ["first", "second", "third"]
+
+
+def test_a_call_inside_a_call_of_a_thread_that_waits_is_refused_too(opened: Door) -> None:
+    with pytest.raises(RuntimeError, match="inside another one"):
+        opened.call_here(lambda client: opened.call(lambda inner: inner.list_keys())).result(WAIT_S)
+    with pytest.raises(RuntimeError, match="inside another one"):
+        opened.call_here(lambda client: opened.call_here(lambda inner: inner.list_keys())).result(WAIT_S)
+    assert opened.call_here(lambda client: client.list_keys()).result(WAIT_S) == {}
+
+
+def test_a_door_that_is_closed_during_a_call_of_another_thread_lets_it_finish(store: LocalQueue) -> None:
+    opened = Door(Address(store.url), join_s=10.0)
+    began, over = threading.Event(), threading.Event()
+    found: list[Any] = []
+
+    def ask(client: Any) -> Any:
+        began.set()
+        over.wait(WAIT_S)
+        return client.list_keys()
+
+    thread = threading.Thread(target=lambda: found.append(opened.call_here(ask).result(WAIT_S)))
+    thread.start()
+    assert began.wait(WAIT_S)
+    threading.Timer(0.3, over.set).start()
+    opened.close()
+    thread.join(WAIT_S)
+    assert found == [{}]
+    assert [name for name in store.status().members if name.startswith("compat")] == []
+    with pytest.raises(QueueGone, match="init"):
+        opened.call_here(lambda client: client.list_keys())
+
+
 def test_what_a_call_raises_is_its_callers_and_the_next_one_works(opened: Door) -> None:
     failed = opened.call(lambda client: client.get("train", []))
     with pytest.raises(ValueError, match="keys"):
@@ -224,7 +299,11 @@ def test_a_thread_that_ends_by_a_fault_fails_what_waits_and_the_door_knows_it(st
     opened = Door(Address(store.url), join_s=10.0)
     monkeypatch.setattr(threading, "excepthook", lambda told: None)
     over, first = _blocked(opened)
-    monkeypatch.setattr(opened, "_answer", lambda *call: 1 // 0)
+
+    def fail(*call: Any) -> None:
+        raise OSError("no memory")
+
+    monkeypatch.setattr(opened, "_answer", fail)
     waiting = [opened.call(lambda client: client.list_keys()) for _ in range(2)]
     over.set()
     first.result(WAIT_S)

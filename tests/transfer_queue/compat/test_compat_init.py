@@ -229,3 +229,23 @@ else:
     raise AssertionError("taken")
 assert children() == []
 """)
+
+
+def test_a_queue_that_was_started_before_ray_was_initialised_says_that_others_do_not_find_it_once() -> None:
+    """Ray is not needed for it: a module of its name that says that it was initialised."""
+    found = program("""
+import logging, types
+told = []
+logging.getLogger("transfer_queue").addHandler(handler := logging.Handler())
+handler.emit = lambda record: told.append(record.getMessage())
+queue.init()
+listed()
+before = len(told)
+sys.modules["ray"] = types.SimpleNamespace(is_initialized=lambda: True)
+queue.init()
+listed()
+print(before, len(told), "before transfer_queue.init()" in told[0])
+del sys.modules["ray"]
+queue.close()
+""")
+    assert found.split() == ["0", "1", "True"]

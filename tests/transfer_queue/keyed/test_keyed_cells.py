@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -14,11 +16,12 @@ from transfer_queue.controller.keyed.cells import Cells, check_cells
 
 TYPES = (m.CellType("scalar", "float32"), m.CellType("per_token", "int32", (2,)), m.CellType("text", "uint8"))
 SLOTS = 6
+Row = tuple[tuple[int, int, int, int], int]
 place = st.tuples(st.integers(0, 1), st.integers(0, 9), st.integers(0, 8), st.integers(0, 24))
 row = st.tuples(place, st.integers(0, len(TYPES) - 1))
 
 
-def message(rows: list[tuple[tuple[int, int, int, int], int]]) -> m.Cells:
+def message(rows: list[Row]) -> m.Cells:
     return m.Cells(TYPES, m.packed([place for place, _ in rows]), m.packed([which for _, which in rows]))
 
 
@@ -27,12 +30,12 @@ def held(cells: Cells) -> tuple[object, ...]:
 
 
 @given(st.lists(st.tuples(st.dictionaries(st.integers(0, SLOTS - 1), row, min_size=1), st.sets(st.integers(0, SLOTS - 1)))))
-def test_cells_that_are_written_one_by_one_are_those_that_are_written_at_once(writes: list[tuple[dict[int, tuple[object, int]], set[int]]]) -> None:
+def test_cells_that_are_written_one_by_one_are_those_that_are_written_at_once(writes: list[tuple[dict[int, Row], set[int]]]) -> None:
     one, many = Cells(), Cells()
     for each in (one, many):
         each.cover(SLOTS)
     for rows, lost in writes:
-        told = message(list(rows.values()))  # type: ignore[arg-type]
+        told = message(list(rows.values()))
         slots, table = np.array(list(rows), dtype=np.int64), m.places(told.places)
         replaced = many.write(slots, table, told, np.arange(len(rows)))
         singly = [one.write_one(slot, table[at].tolist(), told, at) for at, slot in enumerate(rows)]
@@ -43,9 +46,9 @@ def test_cells_that_are_written_one_by_one_are_those_that_are_written_at_once(wr
 
 
 @given(st.lists(st.tuples(st.tuples(*[st.integers(-1, 24)] * 4), st.integers(0, len(TYPES) - 1)), min_size=1, max_size=module.FEW))
-def test_what_is_wrong_with_a_few_cells_is_what_is_wrong_with_them_among_many(rows: list[tuple[tuple[int, int, int, int], int]]) -> None:
+def test_what_is_wrong_with_a_few_cells_is_what_is_wrong_with_them_among_many(rows: list[Row]) -> None:
     good = [((0, 1, 0, 4), 0)] * module.FEW
-    found = []
+    found: list[Any] = []
     for told in (rows, rows + good):
         try:
             found.append(check_cells("x", message(told), len(told))[: len(rows)].tolist())
