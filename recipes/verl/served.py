@@ -11,8 +11,9 @@ from asyncflow.config.errors import SettingError
 
 # Whose advantage of a row depends on its group alone. The others look at the whole batch, which no stage but the trainer knows.
 GROUP_WISE = ("grpo", "grpo_vectorized", "grpo_passk", "rloo", "rloo_vectorized", "opo")
-# Those that add up over micro-batches. geo_mean divides by the rows of each, and bypass_mode needs rollout correction.
-LOSSES = ("vanilla", "dppo_tv", "dppo_kl", "gspo", "sapo", "gpg", "clip_cov", "kl_cov", "dro", "cispo")
+# Those that add up over micro-batches. geo_mean divides by the rows of each, clip_cov and kl_cov choose tokens by what else is in each, and
+# bypass_mode needs rollout correction.
+LOSSES = ("vanilla", "dppo_tv", "dppo_kl", "gspo", "sapo", "gpg", "dro", "cispo")
 TRACKERS = ("console", "file", "tensorboard", "wandb")  # of the run's own: its lines, its metrics.jsonl, two writers
 AGGREGATIONS = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
 

@@ -14,6 +14,7 @@ from asyncflow.config.observe import WRITER_PACKAGES
 from asyncflow.config.typed import typed
 from asyncflow.flow.bytes import group_bytes, prompt_bytes
 from recipes.verl.conf import OPTION
+from recipes.verl.cuts import refuse_cuts
 from recipes.verl.served import at, refuse_unserved, trackers
 from recipes.verl.units import read_knobs, to_units
 
@@ -29,6 +30,7 @@ def run_config(conf: Mapping[str, Any]) -> RunConfig:
 
     Raises ConfigError."""
     refuse_unserved(conf)
+    refuse_cuts(conf)
     own = conf.get("asyncflow") or {}
     config = _with_room(typed(merged(translated(conf), own)), own)
     check(config)
@@ -51,7 +53,7 @@ def translated(conf: Mapping[str, Any]) -> dict[str, Any]:
         raise SettingError(key, None, rule=rule, consequence=consequence, fix=[f"{key}=100"])
     every = trainer["test_freq"]
     return {
-        "run": {"name": trainer["experiment_name"], "seed": data["seed"] or 1, "steps": steps},
+        "run": {"name": trainer["experiment_name"], "seed": 1 if data["seed"] is None else data["seed"], "steps": steps},
         "staleness": units.staleness,
         "batch_size": units.batch_size,
         "flow": {"policy": units.policy},
