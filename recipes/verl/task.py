@@ -61,7 +61,11 @@ class VerlTask:
 
     @functools.cached_property
     def _training(self) -> Any:
-        return self._dataset(self._conf.data.train_files, True, self._conf.data.train_max_samples)
+        found = self._dataset(self._conf.data.train_files, True, self._conf.data.train_max_samples)
+        if len(found) == 0:
+            rule = "no row is left to train on once verl has read and filtered them; there would be nothing to ask"
+            raise DataError(f"data.train_files = {self._conf.data.train_files}: {rule}. Fix: other files, or a larger data.max_prompt_length")
+        return found
 
     @functools.cached_property
     def _validation(self) -> Any:
