@@ -64,7 +64,7 @@ LIMITS = (
     Limit("reward.reward_model.enable", _off, "reward models are not there yet", "rewards would be those of the function alone", "false"),
     Limit("distillation.enabled", _off, "teachers are not there yet", "it would be ignored", "false"),
     Limit("trainer.nnodes", _is(1), "the trainer's ranks are on one node so far", "the others would stay idle", "1"),
-    Limit("trainer.save_freq", lambda value: value <= 0, "saving a run is not there yet", "nothing would be saved", "-1"),
+    Limit("trainer.save_freq", lambda value: value is None or value <= 0, "saving a run is not there yet", "nothing would be saved", "-1"),
     Limit("trainer.resume_mode", _is("disable"), "resuming a run is not there yet", "it would begin anew", "disable"),
     Limit("trainer.logger", lambda value: trackers(value) <= set(TRACKERS), f"of {', '.join(TRACKERS)}: other trackers are not there yet",
           "nothing would be written there", "[console]"),

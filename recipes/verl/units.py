@@ -143,10 +143,10 @@ def _refuse_numbers(knobs: Knobs) -> None:
         f"trainer.v1.{knobs.mode}.parameter_sync_step": knobs.parameter_sync_step,
     }
     for key, value in counts.items():
-        if not _whole(value) or value < 1:
+        if not whole(value) or value < 1:
             raise SettingError(key, value, rule="it must be a whole number from 1", consequence="there would be no step", fix=[f"{key}=1"])
     threshold = knobs.max_off_policy_threshold
-    if threshold is not None and (not _whole(threshold) or threshold < 1):
+    if threshold is not None and (not whole(threshold) or threshold < 1):
         rule = "it must be a whole number from 1 (1: on-policy), or null: a prompt spans at least the step that trains it"
         raise SettingError(THRESHOLD, threshold, rule=rule, consequence="no prompt could ever be trained", fix=[f"{THRESHOLD}=1"])
     if knobs.max_off_policy_strategy not in STRATEGIES:
@@ -222,5 +222,6 @@ def _refuse_warmup(knobs: Knobs, units: Units) -> None:
     )
 
 
-def _whole(value: Any) -> bool:
+def whole(value: Any) -> bool:
+    """An int, which True is not."""
     return isinstance(value, int) and not isinstance(value, bool)
