@@ -35,7 +35,7 @@ SERVED: dict[str, str] = {
     ACTOR: "ppo_mini_batch_size ppo_micro_batch_size_per_gpu use_dynamic_bsz ppo_max_token_len_per_gpu clip_ratio clip_ratio_low clip_ratio_high "
     "tau_pos tau_neg clip_ratio_c loss_scale_factor entropy_coeff calculate_entropy use_kl_loss kl_loss_coef kl_loss_type "
     "entropy_from_logits_with_chunking entropy_from_logits_chunk_size entropy_checkpointing pad_to_length",
-    f"{ACTOR}.policy_loss": "clip_cov_ratio clip_cov_lb clip_cov_ub kl_cov_ratio ppo_kl_coef dro_beta",
+    f"{ACTOR}.policy_loss": "dro_beta",
     REF: "log_prob_micro_batch_size_per_gpu log_prob_use_dynamic_bsz log_prob_max_token_len_per_gpu entropy_from_logits_with_chunking "
     "entropy_from_logits_chunk_size entropy_checkpointing pad_to_length",
     ROLLOUT: "nnodes n_gpus_per_node temperature dtype gpu_memory_utilization enforce_eager cudagraph_capture_sizes tensor_model_parallel_size "
@@ -139,6 +139,7 @@ MEANINGLESS: dict[str, str] = {
     f"{REF}.fsdp_config": "forward_only strategy turbo_config.* qat.*",
     # clip_grad of `optim` counts, use_torch_compile of fsdp_config; one mini-batch has no order, and nothing is saved.
     ACTOR: "use_torch_compile grad_clip shuffle data_loader_seed checkpoint.* profiler.* qat.*",
+    f"{ACTOR}.policy_loss": "clip_cov_ratio clip_cov_lb clip_cov_ub kl_cov_ratio ppo_kl_coef",  # of losses that are refused
     REF: "use_torch_compile profiler.*",
     # Memory that colocated engines hand over, formats of the first load, numbers of processes: replicas stay loaded, weights come from the publisher.
     ROLLOUT: "free_cache_engine max_model_len load_format layered_summon disable_log_stats multi_stage_wake_up engine_kwargs.sglang.* "

@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing.connection
 import os
 import socket
 import subprocess
 import sys
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,8 @@ from asyncflow.worker import end
 from transfer_queue.operation.parent import end_when_gone
 
 ANSWER_S = 600.0  # most seconds of one call on another rank: building the engine is one, a global batch's backward pass another
+
+LAST_WORDS_S = 1.0  # for the answer of a rank that failed, once rank 0 failed as well
 
 
 class RankFailed(RuntimeError):
@@ -51,18 +55,34 @@ class OtherRanks:
 
     def answers(self, method: str) -> list[Any]:
         """What the call that was told last gave on each of them. Raises RankFailed."""
-        found = []
-        for index, link in enumerate(self._links):
-            try:
-                if not link.poll(ANSWER_S):
-                    raise RankFailed(f"rank {index + 1} of the trainer gave no answer to {method} within {ANSWER_S:g} s; the run cannot go on")
-                ended_well, answer = link.recv()
-            except (EOFError, OSError) as error:
-                raise self._gone(index, method) from error
-            if not ended_well:
-                raise RankFailed(f"rank {index + 1} of the trainer failed in {method}; the run cannot go on:\n{answer}")
-            found.append(answer)
-        return found
+        return [self._answer(index, method) for index in range(len(self._links))]
+
+    @contextlib.contextmanager
+    def beside(self, method: str) -> Iterator[None]:
+        """What rank 0 does of the call that was told last. Where it fails and another one did too, that one's failure is raised: a rank that is gone
+        makes the collectives of all others fail, and they know no more than that."""
+        try:
+            yield
+        except Exception as error:
+            ready = multiprocessing.connection.wait(self._links, LAST_WORDS_S)
+            for index in (index for index, link in enumerate(self._links) if link in ready):
+                try:
+                    self._answer(index, method)
+                except RankFailed as failed:
+                    raise failed from error
+            raise
+
+    def _answer(self, index: int, method: str) -> Any:
+        link = self._links[index]
+        try:
+            if not link.poll(ANSWER_S):
+                raise RankFailed(f"rank {index + 1} of the trainer gave no answer to {method} within {ANSWER_S:g} s; the run cannot go on")
+            ended_well, answer = link.recv()
+        except (EOFError, OSError) as error:
+            raise self._gone(index, method) from error
+        if not ended_well:
+            raise RankFailed(f"rank {index + 1} of the trainer failed in {method}; the run cannot go on:\n{answer}")
+        return answer
 
     def _gone(self, index: int, method: str) -> RankFailed:
         return RankFailed(f"rank {index + 1} of the trainer ended during {method} (exit code {self._processes[index].poll()}); the run cannot go on")

@@ -11,8 +11,9 @@ from asyncflow.config.errors import SettingError
 
 # Whose advantage of a row depends on its group alone. The others look at the whole batch, which no stage but the trainer knows.
 GROUP_WISE = ("grpo", "grpo_vectorized", "grpo_passk", "rloo", "rloo_vectorized", "opo")
-# Those that add up over micro-batches. geo_mean divides by the rows of each, and bypass_mode needs rollout correction.
-LOSSES = ("vanilla", "dppo_tv", "dppo_kl", "gspo", "sapo", "gpg", "clip_cov", "kl_cov", "dro", "cispo")
+# Those that add up over micro-batches. geo_mean divides by the rows of each, clip_cov and kl_cov choose tokens by what else is in each, and
+# bypass_mode needs rollout correction.
+LOSSES = ("vanilla", "dppo_tv", "dppo_kl", "gspo", "sapo", "gpg", "dro", "cispo")
 TRACKERS = ("console", "file", "tensorboard", "wandb")  # of the run's own: its lines, its metrics.jsonl, two writers
 AGGREGATIONS = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
 
@@ -63,7 +64,7 @@ LIMITS = (
     Limit("reward.reward_model.enable", _off, "reward models are not there yet", "rewards would be those of the function alone", "false"),
     Limit("distillation.enabled", _off, "teachers are not there yet", "it would be ignored", "false"),
     Limit("trainer.nnodes", _is(1), "the trainer's ranks are on one node so far", "the others would stay idle", "1"),
-    Limit("trainer.save_freq", lambda value: value <= 0, "saving a run is not there yet", "nothing would be saved", "-1"),
+    Limit("trainer.save_freq", lambda value: value is None or value <= 0, "saving a run is not there yet", "nothing would be saved", "-1"),
     Limit("trainer.resume_mode", _is("disable"), "resuming a run is not there yet", "it would begin anew", "disable"),
     Limit("trainer.logger", lambda value: trackers(value) <= set(TRACKERS), f"of {', '.join(TRACKERS)}: other trackers are not there yet",
           "nothing would be written there", "[console]"),

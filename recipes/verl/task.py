@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,9 +12,12 @@ import msgspec
 from asyncflow.data.order import EndlessOrder
 from asyncflow.data.parquet import DataError
 from asyncflow.data.task import Example
+from asyncflow.rewards.row_clock import uncounted
 from recipes.verl.conf import as_conf
 
 KEPT = ("data_source", "reward_model", "extra_info", "raw_prompt")  # of a row: what verl's reward managers read
+
+LOAD_S = 120.0  # for verl's reward loop, on a busy machine too
 
 
 class VerlTask:
@@ -21,6 +25,7 @@ class VerlTask:
 
     def __init__(self, seed: int, verl: Mapping[str, Any]) -> None:
         self._conf, self._seed = as_conf(verl), seed
+        self._of_thread = threading.local()
 
     @functools.cached_property
     def tokenizer(self) -> Any:
@@ -43,18 +48,24 @@ class VerlTask:
         return [self._example(self._validation, row, "val") for row in range(count)]
 
     def score(self, item: bytes, response_ids: Sequence[int]) -> float:
-        """By verl's reward loop."""
-        return self._scorer.score([item], [response_ids])[0]
+        """By verl's reward loop. Each thread has one of its own: a loop in which a row hangs takes no other."""
+        scorer = getattr(self._of_thread, "scorer", None)
+        if scorer is None:
+            from recipes.verl.reward import Scorer
 
-    @functools.cached_property
-    def _scorer(self) -> Any:
-        from recipes.verl.reward import Scorer
-
-        return Scorer(self._conf)
+            with uncounted("making verl's reward loop", LOAD_S):
+                scorer = self._of_thread.scorer = Scorer(self._conf)
+        score = scorer.score([item], [response_ids])[0]
+        assert score is not None, "no deadline was given here"
+        return float(score)
 
     @functools.cached_property
     def _training(self) -> Any:
-        return self._dataset(self._conf.data.train_files, True, self._conf.data.train_max_samples)
+        found = self._dataset(self._conf.data.train_files, True, self._conf.data.train_max_samples)
+        if len(found) == 0:
+            rule = "no row is left to train on once verl has read and filtered them; there would be nothing to ask"
+            raise DataError(f"data.train_files = {self._conf.data.train_files}: {rule}. Fix: other files, or a larger data.max_prompt_length")
+        return found
 
     @functools.cached_property
     def _validation(self) -> Any:

@@ -38,7 +38,8 @@ class VerlTrainEngine:
         store = torch.distributed.TCPStore("127.0.0.1", 0, self.ranks, is_master=True, wait_for_workers=False) if self.ranks > 1 else None
         self._others = OtherRanks(self._config, self._model_dir, self.ranks, store.port if store is not None else 0)
         self._others.tell("build")
-        self._own = Rank(self._config, self._model_dir, 0, self.ranks, store)
+        with self._others.beside("build"):
+            self._own = Rank(self._config, self._model_dir, 0, self.ranks, store)
         self._others.answers("build")
 
     @contextmanager
@@ -73,7 +74,8 @@ class VerlTrainEngine:
         """The same call on every rank; `arguments`: for each, one value a rank. Returns what each gave."""
         own, others = self._both()
         others.tell(method, *(values[1:] for values in arguments))
-        mine = getattr(own, method)(*(values[0] for values in arguments))
+        with others.beside(method):
+            mine = getattr(own, method)(*(values[0] for values in arguments))
         return [mine, *others.answers(method)]
 
     def _both(self) -> tuple[Rank, OtherRanks]:

@@ -14,13 +14,20 @@ from asyncflow.config.observe import WRITER_PACKAGES
 from asyncflow.config.typed import typed
 from asyncflow.flow.bytes import group_bytes, prompt_bytes
 from recipes.verl.conf import OPTION
+from recipes.verl.cuts import refuse_cuts
 from recipes.verl.served import at, refuse_unserved, trackers
-from recipes.verl.units import read_knobs, to_units
+from recipes.verl.units import read_knobs, to_units, whole
 
 HERE = "recipes.verl"
 UNBOUNDED_BATCHES = 8  # room in batches where the staleness has no bound
 ITEM_BYTES = 1 << 14  # of a prompt's row as the reward gets it
 VLLM_DEFAULTS = {"enable_chunked_prefill": True, "scheduling_policy": "fcfs", "cudagraph_capture_sizes": None, "trust_remote_code": False}
+COUNTS = (  # of places
+    "actor_rollout_ref.rollout.nnodes",
+    "actor_rollout_ref.rollout.n_gpus_per_node",
+    "actor_rollout_ref.rollout.tensor_model_parallel_size",
+    "trainer.n_gpus_per_node",
+)
 KINDS = {"cpu": "cpu", "cuda": "cuda", "npu": "npu"}
 
 
@@ -29,6 +36,7 @@ def run_config(conf: Mapping[str, Any]) -> RunConfig:
 
     Raises ConfigError."""
     refuse_unserved(conf)
+    refuse_cuts(conf)
     own = conf.get("asyncflow") or {}
     config = _with_room(typed(merged(translated(conf), own)), own)
     check(config)
@@ -51,7 +59,7 @@ def translated(conf: Mapping[str, Any]) -> dict[str, Any]:
         raise SettingError(key, None, rule=rule, consequence=consequence, fix=[f"{key}=100"])
     every = trainer["test_freq"]
     return {
-        "run": {"name": trainer["experiment_name"], "seed": data["seed"] or 1, "steps": steps},
+        "run": {"name": trainer["experiment_name"], "seed": 1 if data["seed"] is None else data["seed"], "steps": steps},
         "staleness": units.staleness,
         "batch_size": units.batch_size,
         "flow": {"policy": units.policy},
@@ -127,6 +135,9 @@ ROLLED = {"response_ids": "int32", "rollout_logprobs": "float32", "token_version
 
 def _places(conf: Mapping[str, Any]) -> dict[str, Any]:
     """Replicas and ranks as verl counts them; on accelerators with a device for each process."""
+    for key in COUNTS:
+        if not whole(value := at(conf, key)) or value < 1:
+            raise SettingError(key, value, rule="it must be a whole number from 1", consequence="nobody would compute there", fix=[f"{key}=1"])
     rollout, trainer = at(conf, "actor_rollout_ref.rollout"), conf["trainer"]
     devices, each = rollout["nnodes"] * rollout["n_gpus_per_node"], rollout["tensor_model_parallel_size"]
     if devices < each or devices % each:

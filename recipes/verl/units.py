@@ -18,6 +18,8 @@ BATCH, MINI, EPOCHS = "data.train_batch_size", "actor_rollout_ref.actor.ppo_mini
 THRESHOLD, STRATEGY = "trainer.v1.sampler.max_off_policy_threshold", "trainer.v1.sampler.max_off_policy_strategy"
 FULLY = "async_training"  # verl's fully asynchronous recipe has its knobs there
 STRATEGIES = ("drop", "wait")
+SYNC = "sync"  # verl's mode that trains what it has just sampled
+MODES = ("asyncflow", "separate_async", "colocate_async", SYNC)
 ABSENT = "absent"  # of a knob that the configuration does not have
 
 
@@ -81,6 +83,7 @@ def read_knobs(conf: Mapping[str, Any]) -> Knobs:
 def to_units(knobs: Knobs) -> Units:
     """Raises SettingError for the first knob that contradicts another one."""
     _refuse_numbers(knobs)
+    _refuse_modes(knobs)
     _refuse_batches(knobs)
     threshold = knobs.max_off_policy_threshold
     units = Units(
@@ -140,15 +143,28 @@ def _refuse_numbers(knobs: Knobs) -> None:
         f"trainer.v1.{knobs.mode}.parameter_sync_step": knobs.parameter_sync_step,
     }
     for key, value in counts.items():
-        if not _whole(value) or value < 1:
+        if not whole(value) or value < 1:
             raise SettingError(key, value, rule="it must be a whole number from 1", consequence="there would be no step", fix=[f"{key}=1"])
     threshold = knobs.max_off_policy_threshold
-    if threshold is not None and (not _whole(threshold) or threshold < 1):
+    if threshold is not None and (not whole(threshold) or threshold < 1):
         rule = "it must be a whole number from 1 (1: on-policy), or null: a prompt spans at least the step that trains it"
         raise SettingError(THRESHOLD, threshold, rule=rule, consequence="no prompt could ever be trained", fix=[f"{THRESHOLD}=1"])
     if knobs.max_off_policy_strategy not in STRATEGIES:
         rule, consequence = f"it must be one of {', '.join(STRATEGIES)}", "nobody would know what becomes of what is too old"
         raise SettingError(STRATEGY, knobs.max_off_policy_strategy, rule=rule, consequence=consequence, fix=[f"{STRATEGY}=wait"])
+
+
+def _refuse_modes(knobs: Knobs) -> None:
+    """A mode of verl's that is not named here may mean anything; `sync` means that nothing is ever older than the trainer."""
+    key = "trainer.v1.trainer_mode"
+    if knobs.mode not in MODES:
+        rule, consequence = f"it must be one of {', '.join(MODES)}", "its knobs would be ignored, so nothing was started"
+        raise SettingError(key, knobs.mode, rule=rule, consequence=consequence, fix=[f"{key}=asyncflow"])
+    threshold = knobs.max_off_policy_threshold
+    if knobs.mode == SYNC and threshold != 1:
+        rule = f"it trains each batch with the weights that sampled it, and {THRESHOLD} = {spelt(threshold)} allows older ones"
+        consequence = "nobody could say which of them bounds the run"
+        raise SettingError(key, knobs.mode, rule=rule, consequence=consequence, fix=[f"{THRESHOLD}=1"], advice=f"or {key}=asyncflow")
 
 
 def _refuse_batches(knobs: Knobs) -> None:
@@ -206,5 +222,6 @@ def _refuse_warmup(knobs: Knobs, units: Units) -> None:
     )
 
 
-def _whole(value: Any) -> bool:
+def whole(value: Any) -> bool:
+    """An int, which True is not."""
     return isinstance(value, int) and not isinstance(value, bool)

@@ -101,3 +101,19 @@ def test_a_key_that_nobody_knows_is_refused_and_a_section_that_another_serves_is
     with pytest.raises(SettingError, match="ray_kwargs"):
         refuse_changed(changed(stock, "ray_kwargs.ray_init.num_cpus", 4))
     refuse_changed(changed(stock, "ray_kwargs.ray_init.num_cpus", 4), besides=("ray_kwargs",))
+
+
+@pytest.mark.parametrize(("seed", "is_here"), [(None, 1), (0, 0), (7, 7)])
+def test_a_seed_of_zero_is_a_seed(stock: dict[str, Any], seed: int | None, is_here: int) -> None:
+    from recipes.verl.translate import translated
+
+    conf = stock
+    for key, value in (
+        ("trainer.v1.trainer_mode", "asyncflow"),
+        ("trainer.total_training_steps", 3),
+        ("actor_rollout_ref.actor.ppo_mini_batch_size", stock["data"]["train_batch_size"]),
+        ("actor_rollout_ref.rollout.nnodes", 1),
+        ("data.seed", seed),
+    ):
+        conf = changed(conf, key, value)
+    assert translated(conf)["run"]["seed"] == is_here

@@ -15,7 +15,8 @@ from tests.verl.tiny import make_tiny
 
 pytestmark = pytest.mark.verl
 SCRIPTS = sorted((ROOT / "recipes/verl").glob("run_*.sh"))
-NEEDED = ("trainer.device=cpu", "trainer.total_training_steps=3", "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=8")
+CUT = ("actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=8", "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=8")
+NEEDED = ("trainer.device=cpu", "trainer.total_training_steps=3", *CUT)
 ON_CPU = (*NEEDED, "actor_rollout_ref.rollout.n_gpus_per_node=2", "actor_rollout_ref.rollout.tensor_model_parallel_size=1")
 
 
@@ -54,6 +55,9 @@ def test_explain_says_it_in_both_languages(tiny: Path) -> None:
         ("+asyncflow.rollot.slots=4", "did you mean"),
         ("data.no_such_key=1", "no_such_key"),
         ("trainer.n_gpus_per_node=3", "ranks"),
+        ("actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=null", "rollout.log_prob_micro_batch_size_per_gpu = null: with"),
+        ("trainer.v1.trainer_mode=sync", "trainer.v1.trainer_mode = 'sync': it trains each batch"),
+        ("actor_rollout_ref.actor.policy_loss.loss_mode=kl_cov", "policy_loss.loss_mode = 'kl_cov': one of vanilla"),
     ],
 )
 def test_what_cannot_be_run_is_refused_by_name(tiny: Path, override: str, said: str) -> None:

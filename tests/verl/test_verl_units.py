@@ -71,6 +71,9 @@ def test_the_knobs_of_a_mode_stand_under_its_name() -> None:
         ({"threshold": 0}, "trainer.v1.sampler.max_off_policy_threshold", "from 1"),
         ({"threshold": True}, "trainer.v1.sampler.max_off_policy_threshold", "from 1"),
         ({"sync": 0}, "trainer.v1.asyncflow.parameter_sync_step", "from 1"),
+        ({"mode": "synch"}, "trainer.v1.trainer_mode", "one of asyncflow, separate_async"),
+        ({"mode": "sync"}, "trainer.v1.trainer_mode", "max_off_policy_threshold = 3 allows older ones"),
+        ({"mode": "sync", "threshold": None}, "trainer.v1.trainer_mode", "null allows older ones"),
         ({"strategy": "keep"}, "trainer.v1.sampler.max_off_policy_strategy", "drop, wait"),
         ({"own": {"num_warmup_batches": 3}}, "trainer.v1.asyncflow.num_warmup_batches", "at most 2 versions"),
         ({"fully": 0.5}, "async_training.staleness_threshold", "a part of a batch is none"),
@@ -98,6 +101,8 @@ def test_the_fix_of_every_number_mends_it() -> None:
     assert refusal(fully=1).fix == ("trainer.v1.sampler.max_off_policy_threshold=2",)
     assert units(threshold=2, fully=1).staleness == 1
     assert refusal(own={"num_warmup_batches": 2.5}).mend.endswith("max_off_policy_threshold=4")
+    assert refusal(mode="sync").fix == ("trainer.v1.sampler.max_off_policy_threshold=1",)
+    assert units(mode="sync", threshold=1).staleness == 0
     assert units(threshold=4, own={"num_warmup_batches": 2.5}).staleness == 3
 
 
