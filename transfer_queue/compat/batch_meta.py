@@ -321,7 +321,7 @@ class BatchMeta:
             [meta for part in parts for meta in part._custom_backend_meta],
         )
         if any(part._fresh is not None for part in parts):
-            found._fresh = [tag for part in parts for tag in part._fresh or [{}] * part.size]
+            found._fresh = [copied(tag) for part in parts for tag in part._fresh or [{}] * part.size]  # a dict for each row: it is written into
         return found
 
     @classmethod

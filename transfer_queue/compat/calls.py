@@ -32,8 +32,10 @@ def now(call: Call[Any, Answer]) -> Answer:
         reply = future.result(WAIT_S)
     except KeysChanged as error:
         raise StorageKeyNotFoundError(str(error)) from error
+    except QueueTimeout:
+        raise
     except TimeoutError as error:
-        raise _late(future, error) from error
+        raise _late(future) from error
     return call.answer(reply)
 
 
@@ -44,13 +46,16 @@ async def later(call: Call[Any, Answer]) -> Answer:
         reply = await asyncio.wait_for(asyncio.wrap_future(future), WAIT_S)
     except KeysChanged as error:
         raise StorageKeyNotFoundError(str(error)) from error
+    except QueueTimeout:
+        raise
     except TimeoutError as error:
-        raise _late(future, error) from error
+        raise _late(future) from error
     return call.answer(reply)
 
 
-def _late(future: Future[Any], error: TimeoutError) -> TimeoutError:
-    """The client's own, or ours."""
-    if future.done() and not future.cancelled():
-        return error
-    return QueueTimeout(f"no answer within {WAIT_S:g} s: the calls of this process before it hold the connection; see who asks for so much at once")
+def _late(future: Future[Any]) -> QueueTimeout:
+    """A call whose turn has not come is never made: who was told that it failed may have made another one."""
+    rest = "it was not made" if future.cancel() or future.cancelled() else "it is under way, and may still be carried out"
+    return QueueTimeout(
+        f"no answer within {WAIT_S:g} s, {rest}: the calls of this process before it hold the connection; see who asks for so much at once"
+    )

@@ -16,15 +16,16 @@ ANSWER_S = 60.0  # deadline of one request
 
 
 def save_checkpoint(checkpoint_dir: str | Path, *, include_storage: bool = True, metadata: dict[str, Any] | None = None) -> None:
-    """All partitions as they are at one moment, whatever others write meanwhile. A folder that is there is replaced: its name has the old one until
-    the new one is whole.
+    """All partitions as they are at one moment, whatever others write meanwhile. A checkpoint that is there is replaced: its name has the old one
+    until the new one is whole. Any other folder that is not empty is refused, for what lies in it would go.
 
     metadata: plain values, kept as `metadata.json`. include_storage: bytes are saved in any case, without them nothing could be loaded. Raises
-    RuntimeError (no queue), TypeError (metadata), OSError, QueueError, QueueTimeout, QueueGone, Gone (a shard ended meanwhile); the old one stays.
+    RuntimeError (no queue), TypeError (metadata), FileExistsError, OSError, QueueError, QueueTimeout, QueueGone, Gone (a
+    shard ended meanwhile); the old one stays.
     """
     text = msgspec.json.format(msgspec.json.encode({"user_metadata": metadata or {}}))
     address = door().address
-    save(address.url, Path(checkpoint_dir).absolute(), address.security, ANSWER_S, replace=True, metadata=text)
+    save(address.url, Path(checkpoint_dir).resolve(), address.security, ANSWER_S, replace=True, metadata=text)
 
 
 def load_checkpoint(checkpoint_dir: str | Path) -> None:

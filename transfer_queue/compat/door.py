@@ -35,6 +35,7 @@ END_S = 5.0  # for the call that is under way when the door closes
 JOINS = 1  # times that a call joins again
 ENDED = ("stale_incarnation", "unknown_member")  # what a member is told that is none any more
 CLOSED = "the queue was closed in this process: call init() again to find or start one"
+BROKEN = "the thread that asks the queue has ended, see the traceback that it printed: call init() again to connect anew"
 
 
 def door() -> Door:
@@ -50,17 +51,22 @@ class Door:
 
     def __init__(self, address: Address, join_s: float = 30.0) -> None:
         self.address = address
-        self.lost = False  # the controller was gone at the last call
+        self._gone = False  # the controller was, at the last call
         self._name = _name()  # one of its own: two of one name would end each other by turns
         self._join_s = join_s
         self._calls: deque[tuple[Ask[Any], Future[Any]]] = deque()
         self._changed = threading.Condition()
-        self._closed = False
+        self._closed = ""  # why no call is taken any more
         self._client: KeyedClient
         joined: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, args=(joined,), name="transfer queue", daemon=True)
         self._thread.start()
         joined.result(2 * join_s)
+
+    @property
+    def lost(self) -> bool:
+        """It leads nowhere: the queue is to be found anew."""
+        return self._gone or self._closed == BROKEN
 
     def call(self, ask: Ask[T]) -> Future[T]:
         """`ask(client)` runs on the door's thread when its turn comes; a future that is cancelled before is left out.
@@ -73,7 +79,7 @@ class Door:
         future: Future[T] = Future()
         with self._changed:
             if self._closed:
-                raise QueueGone(CLOSED)
+                raise QueueGone(self._closed)
             if len(self._calls) >= MOST_CALLS:
                 raise QueueError("too_many", f"{MOST_CALLS} calls of this process wait for their turn: wait for some of them")
             self._calls.append((ask, future))
@@ -82,15 +88,19 @@ class Door:
 
     def close(self) -> None:
         """Calls that wait fail with QueueGone; the one under way has END_S, and past it ends by itself."""
+        self._refuse(CLOSED)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(END_S)
+
+    def _refuse(self, why: str) -> None:
+        """What waits, and what comes."""
         with self._changed:
-            self._closed = True
+            self._closed = self._closed or why
             waiting, self._calls = self._calls, deque()
             self._changed.notify()
         for _, future in waiting:
             if future.set_running_or_notify_cancel():
-                future.set_exception(QueueGone(CLOSED))
-        if threading.current_thread() is not self._thread:
-            self._thread.join(END_S)
+                future.set_exception(QueueGone(self._closed))
 
     # ------------------------------------------------------------ the thread
 
@@ -105,6 +115,7 @@ class Door:
             while self._turn():
                 pass
         finally:
+            self._refuse(BROKEN)  # where it was not closed: nobody would answer any more
             self._end()
 
     def _join(self) -> KeyedClient:
@@ -135,9 +146,9 @@ class Door:
     def _answer(self, ask: Ask[Any], future: Future[Any]) -> None:
         try:
             future.set_result(self._asked(ask))
-            self.lost = False
+            self._gone = False
         except BaseException as error:  # the caller's, whatever it is
-            self.lost = isinstance(error, QueueGone) and not self._client.controller.up
+            self._gone = isinstance(error, QueueGone) and not self._client.controller.up
             future.set_exception(error)
         finally:
             del ask, future  # an error keeps this frame, and would keep what was to be put
@@ -153,7 +164,9 @@ class Door:
             del ask
 
     def _beat(self) -> None:
-        """Only a queue with topics ends who is silent. What goes wrong is told by the next call."""
+        """Only a queue with topics ends who is silent. What goes wrong is told by the next call. What reads held is given back to the shards, which
+        is said at a look at the sockets only: a process may compute for an hour between two calls."""
+        self._client.poll(0.0)
         if self._client.registration.topics:
             with contextlib.suppress(QueueError, QueueTimeout, QueueGone), _ended():
                 self._client.call(m.Watch(member="", incarnation=0, wait_s=0.0), LEAVE_S)

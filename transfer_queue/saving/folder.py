@@ -33,9 +33,15 @@ class Writing:
     """A folder on its way, under a name of its own. Leaving the context with an exception leaves nothing behind."""
 
     def __init__(self, folder: Path, replace: bool = False) -> None:
-        """Raises FileExistsError for a folder that is there, unless it is to be replaced: at every moment the name has the old one or the new."""
+        """Raises FileExistsError for a folder that is there, unless it is a saved queue and is to be replaced: at every moment the name has the old
+        one or the new."""
         if folder.exists() and not replace:
             raise _exists(folder)
+        if folder.exists() and not _is_saved(folder):
+            raise FileExistsError(
+                f"{folder} is there and is no saved queue, for it holds no {STATE!r}: it stays as it is, and nothing was saved, for all that lies in "
+                "it would go; name another folder"
+            )
         self._folder, self._replace = folder, replace
         folder.parent.mkdir(parents=True, exist_ok=True)
         self._unfinished, self._holder = _begun(folder)
@@ -80,7 +86,9 @@ class Writing:
         except OSError as error:
             if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
                 raise
-            raise _exists(self._folder) from None  # another save was quicker
+            if not self._replace:
+                raise _exists(self._folder) from None  # another save was quicker
+            _exchange(self._unfinished, self._folder)
 
     def __enter__(self) -> Self:
         return self
@@ -133,9 +141,15 @@ def _exchange(made: Path, folder: Path) -> None:
     if number not in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
         raise OSError(number, os.strerror(number), str(folder))
     old = made.with_name(f"{folder.name}-replaced")  # some network file systems cannot exchange: for a moment nothing has the name
+    shutil.rmtree(old, ignore_errors=True)  # of a saver that was killed here, and whose successor's image has the name by now
     os.rename(folder, old)
     os.rename(made, folder)
     shutil.rmtree(old)
+
+
+def _is_saved(folder: Path) -> bool:
+    """Whether a saved queue is there, also one of another package, or nothing."""
+    return folder.is_dir() and ((folder / STATE).exists() or (folder / METADATA).exists() or not any(folder.iterdir()))
 
 
 def _exists(folder: Path) -> FileExistsError:

@@ -128,6 +128,38 @@ def test_a_save_that_fails_leaves_the_one_before_and_nothing_else(tmp_path: Path
     assert json.loads((tmp_path / "queue" / "metadata.json").read_text()) == {"user_metadata": {"step": 1}}
 
 
+def test_a_folder_that_is_no_checkpoint_is_refused_and_stays(tmp_path: Path) -> None:
+    put("a", 1.0)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "weights").write_text("dear")
+    with pytest.raises(FileExistsError, match="no saved queue"):
+        save_checkpoint(tmp_path / "run")
+    assert [path.name for path in tmp_path.rglob("*")] == ["run", "weights"]
+    (tmp_path / "empty").mkdir()
+    save_checkpoint(tmp_path / "empty")
+    assert (tmp_path / "empty" / "state").is_file()
+
+
+def test_a_link_stays_one_and_what_it_leads_to_is_replaced(tmp_path: Path) -> None:
+    put("a", 1.0)
+    (tmp_path / "newest").symlink_to("queue")
+    for step in range(2):
+        save_checkpoint(tmp_path / "newest", metadata={"step": step})
+    assert (tmp_path / "newest").is_symlink()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["newest", "queue"]
+    assert json.loads((tmp_path / "queue" / "metadata.json").read_text()) == {"user_metadata": {"step": 1}}
+
+
+def test_what_a_saver_left_that_was_killed_between_two_names_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saved_folder, "_EXCHANGE", 1 << 30)  # the kernel knows no such flag
+    put("a", 1.0)
+    save_checkpoint(tmp_path / "queue")
+    (tmp_path / "queue").rename(tmp_path / "queue-replaced")
+    for _ in range(2):
+        save_checkpoint(tmp_path / "queue")
+    assert [path.name for path in tmp_path.iterdir()] == ["queue"]
+
+
 def test_a_load_over_keys_or_of_no_checkpoint_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     put("a", 1.0)
     save_checkpoint(tmp_path / "queue")

@@ -220,6 +220,38 @@ def test_a_controller_that_is_killed_fails_calls_soon_and_the_door_knows_it() ->
         queue.close()
 
 
+def test_a_thread_that_ends_by_a_fault_fails_what_waits_and_the_door_knows_it(store: LocalQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = Door(Address(store.url), join_s=10.0)
+    monkeypatch.setattr(threading, "excepthook", lambda told: None)
+    over, first = _blocked(opened)
+    monkeypatch.setattr(opened, "_answer", lambda *call: 1 // 0)
+    waiting = [opened.call(lambda client: client.list_keys()) for _ in range(2)]
+    over.set()
+    first.result(WAIT_S)
+    with pytest.raises(QueueGone, match="traceback"):
+        waiting[1].result(WAIT_S)
+    with pytest.raises(QueueGone, match="traceback"):
+        opened.call(lambda client: client.list_keys())
+    assert opened.lost
+    opened.close()
+
+
+def test_what_a_read_held_is_given_back_though_the_process_asks_nothing_more(
+    store: LocalQueue, opened: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "BEAT_S", 0.1)
+    rows = np.zeros((2, 1 << 18))  # so large that the shard is asked to hold them
+    with store.keyed("other") as other:
+        other.put("train", ["a", "b"], {"x": rows})
+        read = opened.call(lambda client: client.get("train", ["a", "b"], writable=True)["x"]).result(WAIT_S)
+        assert np.asarray(read).nbytes == rows.nbytes
+        other.clear("train", ["a", "b"])
+        deadline = time.monotonic() + WAIT_S
+        while other.shard_status()[0].held_bytes and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert other.shard_status()[0].held_bytes == 0
+
+
 def test_names_are_unlike_each_other_and_names_of_members() -> None:
     names = {module._name() for _ in range(100)}
     assert len(names) == 100

@@ -15,6 +15,7 @@ from transfer_queue.messages import Cells as Message
 NOTHING, LOST = 0, -1  # there is no cell; there was one, and its bytes went with their shard
 MOST_TYPES = 4096  # of a column
 MOST_AXES = 32  # of one value
+FEW = 4  # cells that are looked at one by one: operations on arrays would cost more
 
 
 class Cells(Columns):
@@ -54,6 +55,19 @@ class Cells(Columns):
         self.places[slots] = table
         self.count += len(slots)
         self.nbytes_named += int((table[:, 3] - table[:, 2]).sum())
+        return old
+
+    def write_one(self, slot: int, place: list[int], cells: Message, row: int) -> list[int] | None:
+        """`write` of one cell, in plain numbers; returns the place of the one that it replaces."""
+        before = self.type.item(slot)
+        old: list[int] | None = self.places[slot].tolist() if before > NOTHING else None
+        if old is not None:
+            self.nbytes_named -= old[3] - old[2]
+        numbers = [self._number(kind) for kind in cells.types]
+        self.type[slot] = numbers[unpacked(cells.which).item(row) if cells.which else 0]
+        self.places[slot] = place
+        self.count += before == NOTHING
+        self.nbytes_named += place[3] - place[2]
         return old
 
     def _number(self, kind: CellType) -> int:
@@ -111,22 +125,38 @@ def check_cells(name: str, cells: Message, rows: int) -> np.ndarray:
     """[R, 4] places. Raises RequestError for a column that somebody could not read."""
     if wrong := wrong_lengths(rows, {"which": cells.which} if cells.which else {}, {name: cells.places}):
         raise bad(f"{wrong}; nothing was written")
-    which = unpacked(cells.which) if cells.which else np.zeros(rows, dtype=np.int64)
-    if not cells.types or (which < 0).any() or (which >= len(cells.types)).any():
+    which = unpacked(cells.which) if cells.which else None
+    if not cells.types or (which is not None and len(which) and not 0 <= which.min() <= which.max() < len(cells.types)):
         raise bad(f"column {name!r}: `which` names types that are not among its {len(cells.types)}: nothing was written; name each cell's type")
     try:
-        sizes = np.array([_size(kind) for kind in cells.types], dtype=np.int64)[which]
+        sizes = [_size(kind) for kind in cells.types]
     except ValueError as error:
         raise bad(f"column {name!r} has cells that nobody could read: {error}; nothing was written") from None
     table = places(cells.places)
-    counts, scalars = table[:, 3] - table[:, 2], sizes[:, 1] > 0
-    odd = np.where(scalars, counts != sizes[:, 0], counts % np.maximum(sizes[:, 0], 1) != 0)
-    wrong_places = (table < 0).any(axis=1) | (counts < 0) | odd
-    if wrong_places.any():
-        at = int(np.argmax(wrong_places))
-        kind = cells.types[which[at]]
+    at = (_wrong_of_few if rows <= FEW else _wrong)(table, sizes, which)
+    if at is not None:
+        kind = cells.types[0 if which is None else which[at]]
         raise bad(
             f"column {name!r}: the cell at {table[at].tolist()} is no place in a shard, or has no bytes for {kind.kind} of {kind.dtype} and shape "
             f"{list(kind.shape)}: nothing was written; send what `write` returned"
         )
     return table
+
+
+def _wrong(table: np.ndarray, sizes: list[tuple[int, bool]], which: np.ndarray | None) -> int | None:
+    """The first cell whose place is none, or has no bytes for its type."""
+    found = np.array(sizes, dtype=np.int64)[np.zeros(len(table), dtype=np.int64) if which is None else which]
+    counts, scalars = table[:, 3] - table[:, 2], found[:, 1] > 0
+    odd = np.where(scalars, counts != found[:, 0], counts % np.maximum(found[:, 0], 1) != 0)
+    wrong = (table < 0).any(axis=1) | (counts < 0) | odd
+    return int(np.argmax(wrong)) if wrong.any() else None
+
+
+def _wrong_of_few(table: np.ndarray, sizes: list[tuple[int, bool]], which: np.ndarray | None) -> int | None:
+    """The same, one by one."""
+    for at, place in enumerate(table.tolist()):
+        size, scalar = sizes[0 if which is None else which[at]]
+        count = place[3] - place[2]
+        if min(place) < 0 or count < 0 or (count != size if scalar else count % max(size, 1)):
+            return at
+    return None

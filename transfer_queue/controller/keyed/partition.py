@@ -130,18 +130,35 @@ class Partition:
         """By column, the message's cells and all their places; those of `rows` go into `slots`, [n] each."""
         if not columns or not len(rows):
             return
+        if len(rows) == 1:
+            self._write_row(slots.item(0), columns, rows.item(0))
+            return
         old = []
         self.blocks.hold(np.stack([table[rows] for _, table in columns.values()], axis=1))  # before anything is released: it may be the same block
         for name, (cells, table) in columns.items():
-            mine = self.columns.get(name)
-            if mine is None:
-                mine = self.columns[name] = Cells()
-                mine.cover(self.table.used)
-            old.append(mine.write(slots, table[rows], cells, rows))
+            old.append(self._column(name).write(slots, table[rows], cells, rows))
         self.blocks.release(np.concatenate(old))
+
+    def _write_row(self, slot: int, columns: dict[str, tuple[Message, np.ndarray]], row: int) -> None:
+        """The same of one row, which writers put most often: operations on arrays of one would cost several times as much."""
+        self.blocks.hold_row([table[row : row + 1] for _, table in columns.values()])
+        old = [self._column(name).write_one(slot, table[row].tolist(), cells, row) for name, (cells, table) in columns.items()]
+        if replaced := [place for place in old if place is not None]:
+            self.blocks.release(np.array(replaced, dtype=np.int64))
+
+    def _column(self, name: str) -> Cells:
+        """Made where it is not there."""
+        found = self.columns.get(name)
+        if found is None:
+            found = self.columns[name] = Cells()
+            found.cover(self.table.used)
+        return found
 
     def common(self, slots: np.ndarray) -> list[str]:
         """Columns that all of these have, sorted; those count that a shard took."""
+        if len(slots) == 1:
+            slot = slots.item(0)
+            return sorted(name for name, cells in self.columns.items() if cells.type.item(slot) != NOTHING)
         return sorted(name for name, cells in self.columns.items() if len(slots) and (cells.type[slots] != NOTHING).all())
 
     def lost_in(self, name: str, slots: np.ndarray) -> list[str]:
