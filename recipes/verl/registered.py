@@ -96,7 +96,9 @@ def run_child(conf: dict[str, Any]) -> None:
     """The recipe's run in a process of its own, which ends with this one. Raises RunFailed."""
     import ray
 
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
+    rays_own = os.path.dirname(ray.__file__)  # its workers have parts of it on their search path
+    search = [path or os.getcwd() for path in sys.path if not path.startswith(rays_own)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(search)}
     if ray.is_initialized():
         environment["RAY_ADDRESS"] = ray.get_runtime_context().gcs_address
     done = subprocess.run([sys.executable, "-m", "recipes.verl.registered"], env=environment, input=json.dumps(conf).encode(), check=False)
