@@ -56,7 +56,9 @@ def register(trainer_base: ModuleType) -> None:
     """Right after verl's module of that name was imported."""
     from omegaconf import open_dict
 
-    class AsyncFlowTrainer(trainer_base.PPOTrainer):  # type: ignore[misc,name-defined]  # the base is known when verl is imported
+    stock: Any = trainer_base.PPOTrainer
+
+    class AsyncFlowTrainer(stock):  # type: ignore[misc]  # the base is known when verl is imported
         """What verl's task runner calls, in its order; verl's own loop does not run."""
 
         def __init__(self, config: Any) -> None:
