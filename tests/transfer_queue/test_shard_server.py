@@ -206,8 +206,9 @@ def test_where_the_system_has_no_memfd_everything_goes_by_bytes(monkeypatch):
         assert client.shard_status()[0].resident_bytes is None
 
 
-def test_writing_without_a_shard_is_refused_at_once():
-    with LocalQueue([run.spec()], shards=0) as queue, queue.client("a") as client, pytest.raises(QueueError, match="start the shards before"):
+def test_writing_without_a_shard_is_refused_when_none_came_in_time():
+    refused = pytest.raises(QueueError, match=r"no shard came within timeout_s=0\.2.*start shards")
+    with LocalQueue([run.spec()], shards=0) as queue, queue.client("a", timeout_s=0.2) as client, refused:
         client.write([0], {"response_ids": np.ones((1, 3), dtype="int32")})
 
 

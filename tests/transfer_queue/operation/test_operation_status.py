@@ -17,7 +17,7 @@ from scripted import CRITIC, POLICY, Scripted, finish, put_prompts, scripted
 
 from transfer_queue import keys, status
 from transfer_queue.__main__ import main
-from transfer_queue.errors import QueueTimeout
+from transfer_queue.errors import QueueError, QueueTimeout
 from transfer_queue.local import LocalQueue
 from transfer_queue.messages import Column, Consumer, ConsumerStatus, TopicSpec, TopicStatus, Window
 from transfer_queue.operation.probe import Probe
@@ -146,11 +146,15 @@ def test_a_shard_that_does_not_answer_is_a_line_with_the_reason() -> None:
 
 
 def test_names_that_members_choose_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    with LocalQueue([queue_run.spec()]) as queue, queue.client("evil\x1b[2J", "role\x07") as client:
-        client.stop("red\x1b[31m").result(5.0)
-        assert main(["status", "--controller", queue.url]) == 0
+    with LocalQueue([queue_run.spec()]) as queue:
+        for name, role in (("evil\x1b[2J", "role"), ("good", "role\x07")):
+            with pytest.raises(QueueError, match="cannot be printed"):
+                queue.client(name, role)
+        with queue.client("good", "role") as client:
+            client.stop("red\x1b[31m").result(5.0)
+            assert main(["status", "--controller", queue.url]) == 0
     text = capsys.readouterr().out
-    assert "evil�[2J#0 role�" in text
+    assert "good#0 role" in text
     assert "\x1b" not in text
 
 
