@@ -39,7 +39,7 @@ def composed(overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def _migrated(conf: Any) -> Any:
-    """verl moves old names of the reward's settings to their new places; so does its own `main_ppo`."""
+    """verl moves old names of the reward's settings to their new places; its V1 trainer leaves that to whoever starts it."""
     from recipes.verl.conf import as_conf
 
     as_conf({"trainer": {"device": conf.trainer.device}})  # verl is imported next

@@ -30,7 +30,9 @@ def _stock() -> dict[str, Any]:
     """Dotted key → verl's value, interpolations as they stand there."""
     from omegaconf import OmegaConf
 
-    return dict(leaves(OmegaConf.to_container(verls_own(), resolve=False)))  # type: ignore[arg-type]  # a mapping
+    plain = OmegaConf.to_container(verls_own(), resolve=False)
+    assert isinstance(plain, dict)
+    return dict(leaves(plain))
 
 
 def refuse_changed(conf: Mapping[str, Any], besides: Collection[str] = ()) -> None:

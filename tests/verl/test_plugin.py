@@ -19,12 +19,12 @@ def test_the_entry_point_is_there_and_importing_verl_loads_it() -> None:
     assert said("import verl, sys; print('recipes.verl.plugin' in sys.modules)") == "True"
 
 
-def test_on_another_platform_nothing_of_verl_is_changed() -> None:
+def test_on_another_platform_a_trainer_is_added_to_verl_and_nothing_is_changed() -> None:
     code = """
 import verl, sys
 hooks = sys.modules["recipes.verl.platform.after_import"]
-print(hooks._WAITING, any(isinstance(finder, hooks._Finder) for finder in sys.meta_path))"""
-    assert said(code, VERL_PLATFORM="") == "{} False"
+print({name: [hook.__module__ for hook in each] for name, each in hooks._WAITING.items()})"""
+    assert said(code, VERL_PLATFORM="") == "{'verl.trainer.ppo.v1.trainer_base': ['recipes.verl.registered']}"
 
 
 @pytest.mark.parametrize(("name", "version"), [("TransferQueue", "0.1.11"), ("vllm", "0.28.0")])

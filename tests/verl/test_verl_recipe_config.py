@@ -51,6 +51,8 @@ def test_explain_says_it_in_both_languages(tiny: Path) -> None:
         ("+asyncflow.staleness=5", "asyncflow.staleness = 5: trainer.v1.sampler.max_off_policy_threshold says 2"),
         ("algorithm.adv_estimator=gae", "algorithm.adv_estimator = 'gae': one of grpo"),
         ("actor_rollout_ref.rollout.top_p=0.9", "actor_rollout_ref.rollout.top_p = 0.9"),
+        ("trainer.logger=[console,mlflow]", "trainer.logger = ['console', 'mlflow']: of console, file, tensorboard, wandb"),
+        ("actor_rollout_ref.rollout.val_kwargs.n=4", "actor_rollout_ref.rollout.val_kwargs.n = 4: it must stay 1"),
         ("trainer.total_training_steps=null", "trainer.total_training_steps = null: it must be a number"),
         ("+asyncflow.rollot.slots=4", "did you mean"),
         ("data.no_such_key=1", "no_such_key"),

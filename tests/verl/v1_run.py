@@ -38,14 +38,22 @@ def figures(metrics: Path) -> dict[str, list[Any]]:
 
 
 def trained(asked: V1, limit_s: float = 500.0, more: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Run it to its end. Raises RuntimeError with what it said last; whatever happens, none of its processes lives on."""
+    """Run it to its end, as `run_verl`; what it trained."""
+    ask = [sys.executable, "-c", "from importlib.util import find_spec; print(find_spec('transfer_queue').origin)"]
+    asked.out.mkdir(parents=True, exist_ok=True)
+    everything = environment(asked, "")
+    whose = subprocess.run(ask, env=everything, cwd=asked.out, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
+    killed = run_verl(asked, limit_s, more)
+    return {"transfer_queue": whose, **figures(asked.metrics), "killed": list(killed.values())}
+
+
+def run_verl(asked: V1, limit_s: float, more: tuple[str, ...] = ()) -> dict[int, str]:
+    """Raises RuntimeError with what it said last; whatever happens, none of its processes lives on. Returns those that had to be killed."""
     for folder in (asked.out, asked.checkpoints, asked.times):
         folder.mkdir(parents=True, exist_ok=True)
     model, data = make_tiny(asked.out / "model"), make_data(asked.out)
     mark, before = uuid.uuid4().hex, segments()
     everything = environment(asked, mark)
-    ask = [sys.executable, "-c", "from importlib.util import find_spec; print(find_spec('transfer_queue').origin)"]
-    whose = subprocess.run(ask, env=everything, cwd=asked.out, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
     with tempfile.TemporaryDirectory(prefix="r", dir="/tmp", ignore_cleanup_errors=True) as temporary:
         settings = [*overrides(asked, model, data, temporary), *more]
         command = ["timeout", "--kill-after=20", str(limit_s), sys.executable, "-m", "verl.trainer.main_ppo", *settings]
@@ -58,7 +66,7 @@ def trained(asked: V1, limit_s: float = 500.0, more: tuple[str, ...] = ()) -> di
             remove(abandoned(before))  # vLLM leaves two for each replica, and a semaphore
     if status:
         raise RuntimeError(f"verl ended with {status}; see {asked.log}\n{_complaints(asked.log)}")
-    return {"transfer_queue": whose, **figures(asked.metrics), "killed": list(killed.values())}
+    return killed
 
 
 def _complaints(log: Path) -> str:
