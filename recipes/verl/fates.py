@@ -120,7 +120,6 @@ REFUSED: dict[str, dict[str, str]] = {  # names → why
         "log_val_generations rollout_data_dir validation_data_dir": "texts of a run are not written yet",
         "checkpoint_callback_class": "saving a run is not there yet",
         "val_only": "evaluation without training is not there yet",
-        "val_before_train": "version 0 is evaluated where trainer.test_freq is above 0, and never otherwise",
         "v1.separate_async.hybrid_rollout.enable_switch": "devices of the trainer stay the trainer's",
         "v1.sampler.sync_refill_failed_groups": "a group that fails is dropped and replaced",
         "v1.sampler.custom_sampler.path v1.sampler.custom_sampler.name v1.sampler.sampler_kwargs.*": "the queue's own sampler is asyncflow.queue's",
@@ -150,9 +149,10 @@ MEANINGLESS: dict[str, str] = {
     "": "critic.* distillation.* global_profiler.* transfer_queue.* reward_model.* reward.reward_model.* skip.*",
     "reward": "num_workers",  # asyncflow.resources.scorer.workers
     "algorithm": "rollout_correction.* filter_groups.* kl_penalty kl_ctrl.* pf_ppo.*",
-    # Saving is not there yet, rows are shared out by length in any case, and the run ends after its steps.
-    "trainer": "balance_batch total_epochs esi_redundant_time resume_from_path default_hdfs_dir del_local_ckpt_after_load default_local_dir "
-    "max_actor_ckpt_to_keep max_critic_ckpt_to_keep ray_wait_register_center_timeout use_v1 v1.sync.* v1.separate_async.hybrid_rollout.*",
+    # Saving is not there yet, rows are shared out by length in any case, the run ends after its steps, and version 0 is evaluated where any is.
+    "trainer": "balance_batch val_before_train total_epochs esi_redundant_time resume_from_path default_hdfs_dir "
+    "del_local_ckpt_after_load default_local_dir max_actor_ckpt_to_keep max_critic_ckpt_to_keep "
+    "ray_wait_register_center_timeout use_v1 v1.sync.* v1.separate_async.hybrid_rollout.*",
 }
 
 
