@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from asyncflow.config.errors import ConfigError
+from asyncflow.worker import end
 
 CONFIG = "asyncflow"  # config/asyncflow.yaml
 
@@ -99,4 +100,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end(main())
