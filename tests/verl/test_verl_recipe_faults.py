@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import time
@@ -40,7 +41,7 @@ def test_a_replica_and_the_engine_process_of_the_other_are_killed_and_the_run_go
     assert max(killed) < STEPS - 4  # a replica may have finished prompts that the next steps are made of
     assert run.summary["exit_reason"] == "completed"
     assert run.summary["restarts"] == {"rollout-1": 1}
-    assert "rollout-0: vLLM ended: its engine process" in (run.folder / "logs/rollout-0.log").read_text()
+    assert re.search(r"rollout-0: vLLM ended: .*its engine process", (run.folder / "logs/rollout-0.log").read_text())
     assert run.summary["ledger"] == {"trained": STEPS * BATCH}
     steps = [step["info"] for step in run.steps]
     assert len(steps) == STEPS

@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,7 +38,7 @@ from asyncflow.engines.rollout.vllm.engine import EngineCrashed, VllmRolloutEngi
 from asyncflow.engines.rollout.vllm.traces import FOLDER, SOCKETS
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
-RESTARTS = 4
+RESTARTS = 5
 
 
 @pytest.fixture(scope="module")
@@ -121,6 +123,23 @@ def test_an_engine_that_hangs_is_ended_and_its_requests_go_on(mortal: VllmRollou
         while mortal.pids == hung:
             collect(mortal.chunks(wait_s=1.0), outcomes)
     outcome = finish_all(mortal, outcomes)["h"]
+    assert_greedy(model, prompt, outcome)
+    assert set(outcome.versions) == {version}
+
+
+def test_an_engine_that_is_killed_while_it_is_asked_something_is_not_waited_for(mortal: VllmRolloutEngine) -> None:
+    """vLLM never ends a call that its processes were to answer when they died."""
+    model, prompt = qwen2(9), prompts(1)[0]
+    killed, began_s = mortal.pids, time.monotonic()
+    os.kill(killed[0], signal.SIGSTOP)  # so that it is asked, and does not answer
+    death = threading.Timer(2.0, os.kill, (killed[0], signal.SIGKILL))
+    death.start()
+    version = load(mortal, model)
+    assert time.monotonic() - began_s < mortal._settings.reply_s - 30
+    death.join(10.0)
+    assert mortal.pids != killed
+    mortal.generate([greedy("k", prompt, tokens=20)])
+    outcome = finish_all(mortal)["k"]
     assert_greedy(model, prompt, outcome)
     assert set(outcome.versions) == {version}
 

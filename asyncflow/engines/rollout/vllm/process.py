@@ -28,6 +28,7 @@ Start = tuple[int, int, int]  # epoch, version, index of the first token of an a
 IDLE_TURNS = 4  # turns of the event loop without any output: what was on its way has arrived
 END_S = 2.0  # for processes that were told to end
 OPENING_S = 60.0  # for a start that was given up
+LOOK_S = 0.5  # between two looks whether who is to answer is there
 ENGINE = "EngineCore"  # how vLLM names its engine process
 
 
@@ -246,17 +247,20 @@ class VllmProcess:
 
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
-            return future.result(within_s) if within_s is not None else self._while_heard(future)
+            return self._awaited(future, within_s)
         except TimeoutError:
             future.cancel()
-            self._gone = f"it did not {what} within {within_s or self._settings.silent_s:g} s"
+            self._gone = self.gone() or f"it did not {what} within {within_s or self._settings.silent_s:g} s"
         except EngineDeadError:
             self._gone = self.gone() or f"it died while it was asked to {what}"
         raise EngineGone(f"vLLM of {self._name}: {self._gone}")
 
-    def _while_heard(self, future: Future[T]) -> T:
-        while not wait([future], min(1.0, self._settings.silent_s)).done:
-            if self._table.silent_s() > self._settings.silent_s:
+    def _awaited(self, future: Future[T], within_s: float | None) -> T:
+        """Raises TimeoutError, also when the engine died: who waits for an answer of its processes is not told that by vLLM."""
+        end = math.inf if within_s is None else time.monotonic() + within_s
+        while not wait([future], max(0.0, min(LOOK_S, end - time.monotonic()))).done:
+            silent = within_s is None and self._table.silent_s() > self._settings.silent_s
+            if silent or time.monotonic() >= end or self.gone() is not None:
                 raise TimeoutError
         return future.result()
 
