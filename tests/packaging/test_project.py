@@ -81,7 +81,7 @@ def test_ci_runs_every_make_command_under_a_hard_limit_within_90_minutes() -> No
     assert os.access(ROOT / ".ci/run", os.X_OK)
     subprocess.run(["bash", "-n", str(ROOT / ".ci/run")], check=True)
     limits = re.findall(r"^step (\d+) make (\S+)", script, flags=re.MULTILINE)
-    fast, long = ["venv-dev", "browser", "test", "venv-vllm", "test-vllm", "demo"], ["test-e2e", "test-tools", "venv-verl", "test-verl"]
+    fast, long = ["venv-dev", "browser", "test", "venv-vllm", "test-vllm", "demo"], ["test-e2e", "test-tools"]
     assert [target for _, target in limits] == [*fast, *long]
     assert len(limits) == len(re.findall("^step ", script, flags=re.MULTILINE))
     assert all(int(minutes) <= 50 for minutes, _ in limits)
