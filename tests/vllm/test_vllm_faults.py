@@ -17,6 +17,7 @@ import psutil
 import pytest
 from leftovers import traces
 from vllm_harness import (
+    WIDTH,
     Outcomes,
     assert_greedy,
     collect,
@@ -181,3 +182,21 @@ def test_processes_that_are_not_ready_in_time_are_ended_with_an_error_and_leave_
     assert [process for process in alive if "resource_tracker" not in " ".join(process.cmdline())] == []
     assert traces() - files == set()
     assert not Path(os.environ.get(SOCKETS, "")).name.startswith(FOLDER), "what this process starts next would look for a folder that is gone"
+
+
+def test_prompts_of_more_tokens_than_a_step_takes_are_answered(tmp_path: Path) -> None:
+    """On the CPU vLLM ends where it prefills a seeded request in parts, as it did with all requests that go on after a restart."""
+    engine = start_engine(tmp_path, qwen2(0), arguments={"max_num_batched_tokens": WIDTH}, restarts=0)
+    try:
+        model = qwen2(1)
+        version = load(engine, model)
+        asked = prompts(12, seed=3, length=50)
+        engine.generate([sampled(f"r{i}", prompt, seed=i, tokens=20) for i, prompt in enumerate(asked)])
+        outcomes = finish_all(engine)
+        for i, prompt in enumerate(asked):
+            outcome = outcomes[f"r{i}"]
+            assert set(outcome.versions) == {version}
+            expected = log_probs(model, prompt, outcome.tokens)[np.arange(len(outcome.tokens)), outcome.tokens]
+            np.testing.assert_allclose(outcome.logprobs, expected, atol=1e-4)
+    finally:
+        engine.close()

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -78,13 +78,13 @@ def load(engine: VllmRolloutEngine, model: torch.nn.Module) -> int:
     return weights.version
 
 
-def start_engine(folder: Path, model: PreTrainedModel, slots: int = 8, **settings: object) -> VllmRolloutEngine:
-    """Started over `model`'s config.json alone: there are no weights in the folder."""
+def start_engine(
+    folder: Path, model: PreTrainedModel, slots: int = 8, arguments: Mapping[str, object] | None = None, **settings: object
+) -> VllmRolloutEngine:
+    """Started over `model`'s config.json alone: there are no weights in the folder. `arguments`: further ones of vLLM's."""
     model.config.save_pretrained(folder)
-    arguments = {"block_size": BLOCK}
-    engine = VllmRolloutEngine(
-        "rollout-0", Shape(folder, "float32", slots, WIDTH), VllmSettings(kv_cache_bytes=64 << 20, arguments=arguments, **settings)
-    )
+    given = VllmSettings(kv_cache_bytes=64 << 20, arguments={"block_size": BLOCK, **(arguments or {})}, **settings)
+    engine = VllmRolloutEngine("rollout-0", Shape(folder, "float32", slots, WIDTH), given)
     engine.start()
     return engine
 

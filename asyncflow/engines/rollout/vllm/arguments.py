@@ -101,7 +101,20 @@ def engine_arguments(shape: Shape, settings: VllmSettings) -> Any:
         "disable_log_stats": True,
         "seed": 0,
     }
-    return AsyncEngineArgs(**(given | settings.arguments))
+    return AsyncEngineArgs(**(given | settings.arguments | _of_the_cpu(settings)))
+
+
+def _of_the_cpu(settings: VllmSettings) -> dict[str, Any]:
+    """There vLLM dies where it prefills a seeded request in parts: it sets the generator back, and torch's for the CPU has no way to (seen with 0.28
+    and 0.32). Raises ValueError where the user asks for it."""
+    from vllm.platforms import current_platform
+
+    if not current_platform.is_cpu():
+        return {}
+    if settings.arguments.get("enable_chunked_prefill"):
+        rule = "on a CPU vLLM ends where it prefills a seeded request in parts"
+        raise ValueError(f"{WHERE}.arguments.enable_chunked_prefill = True: {rule}; it is not started; remove it")
+    return {"enable_chunked_prefill": False}
 
 
 def sampling(attempt: Attempt, stops: tuple[int, ...]) -> Any:
