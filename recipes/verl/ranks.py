@@ -63,7 +63,7 @@ class OtherRanks:
         makes the collectives of all others fail, and they know no more than that."""
         try:
             yield
-        except Exception as error:
+        except Exception as error:  # raised again, or the other rank's in its place
             ready = multiprocessing.connection.wait(self._links, LAST_WORDS_S)
             for index in (index for index, link in enumerate(self._links) if link in ready):
                 try:

@@ -69,9 +69,10 @@ def test_what_cannot_be_run_is_refused_by_name(tiny: Path, override: str, said: 
     assert "Fix: " in done.stderr
 
 
+@pytest.mark.parametrize("device", ["cuda", "npu"])
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
-def test_every_script_means_something(script: Path, tiny: Path) -> None:
-    done = asked(str(script), "--explain", MODEL=str(tiny), DATA=str(tiny), VERL_PLATFORM="")
+def test_every_script_means_something(script: Path, device: str, tiny: Path) -> None:
+    done = asked(str(script), "--explain", MODEL=str(tiny), DATA=str(tiny), VERL_PLATFORM="", DEVICE=device)
     assert done.returncode == 0, done.stderr[-2000:]
     devices = 64 if "_64" in script.name else 8
     assert re.search(rf"^trainer .*[–, ]{devices - 1} ", done.stdout, re.MULTILINE)  # it has the last device

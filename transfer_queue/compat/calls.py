@@ -51,7 +51,7 @@ def _given_up(call: Call[Any, Any], future: Future[Any]) -> Iterator[None]:
         yield
     except KeysChanged as error:
         raise StorageKeyNotFoundError(str(error)) from error
-    except BaseException as error:
+    except BaseException as error:  # whatever ended the wait, a cancelled coroutine included: what becomes of the call must be said
         failed = future.done() and not future.cancelled() and future.exception() is not None  # by the call itself
         if failed or future.cancel():
             rest = "it was not made"

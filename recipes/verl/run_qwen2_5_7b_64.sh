@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Qwen2.5-7B on 64 Ascend devices by Ray: 52 roll out (13 replicas of 4), 2 + 2 compute log-probabilities, 8 train. Not run: no such devices were at hand. What it means: run_qwen2_5_7b_npu_64.sh --explain
-# MODEL: a folder of Hugging Face files; DATA: a folder with train.parquet and test.parquet in verl's columns (python -m asyncflow.data.gsm8k).
+# Qwen2.5-7B on 64 devices by Ray: 52 roll out (13 replicas of 4), 2 + 2 compute log-probabilities, 8 train. Not run: no such devices were at hand. What it means: run_qwen2_5_7b_64.sh --explain
+# DEVICE: cuda (NVIDIA, the default) or npu (Ascend). MODEL: a folder of Hugging Face files; DATA: a folder with train.parquet and test.parquet in verl's columns (python -m asyncflow.data.gsm8k).
 set -euo pipefail
 : "${MODEL:?a folder of Hugging Face files}" "${DATA:?a folder with train.parquet and test.parquet}"
 
 exec python3 -m recipes.verl.main \
-  trainer.device=npu \
+  trainer.device="${DEVICE:-cuda}" \
   data.train_files="$DATA/train.parquet" \
   data.val_files="$DATA/test.parquet" \
   actor_rollout_ref.model.path="$MODEL" \

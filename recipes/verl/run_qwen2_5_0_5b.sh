@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Qwen2.5-0.5B on one node of 8 NVIDIA devices: 4 roll out, 1 + 1 compute log-probabilities, 2 train. Not run: no such devices were at hand. What it means: run_qwen2_5_0_5b_cuda.sh --explain
-# MODEL: a folder of Hugging Face files; DATA: a folder with train.parquet and test.parquet in verl's columns (python -m asyncflow.data.gsm8k).
+# Qwen2.5-0.5B on one node of 8 devices: 4 roll out, 1 + 1 compute log-probabilities, 2 train. Not run: no such devices were at hand. What it means: run_qwen2_5_0_5b.sh --explain
+# DEVICE: cuda (NVIDIA, the default) or npu (Ascend). MODEL: a folder of Hugging Face files; DATA: a folder with train.parquet and test.parquet in verl's columns (python -m asyncflow.data.gsm8k).
 set -euo pipefail
 : "${MODEL:?a folder of Hugging Face files}" "${DATA:?a folder with train.parquet and test.parquet}"
 
 exec python3 -m recipes.verl.main \
-  trainer.device=cuda \
+  trainer.device="${DEVICE:-cuda}" \
   data.train_files="$DATA/train.parquet" \
   data.val_files="$DATA/test.parquet" \
   actor_rollout_ref.model.path="$MODEL" \
