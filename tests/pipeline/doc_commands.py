@@ -36,6 +36,16 @@ NOT_RUN = {  # command → why it is not run; every entry is in use, or the test
     ".venv-vllm/bin/asyncflow train recipes/quickstart/vllm.yaml": "tests/vllm/test_vllm_quickstart.py runs the whole of it",
     ".venv-vllm/bin/python benchmarks/rollout.py --json rollout.json --quick": "tests/benchmarks/test_rollout_bench.py runs it",
     "benchmarks/cuda_smoke.sh": "it needs a CUDA device; tests/benchmarks/test_device_smoke.py runs its Python on the CPU",
+    "make venv-verl": "`make test-verl` runs it",
+    **dict.fromkeys(
+        (
+            "python -m recipes.verl.main trainer.total_training_steps=100 data.train_files=… actor_rollout_ref.model.path=…",
+            "python -m recipes.verl.main … --explain",
+        ),
+        "it wants a model and data; `make test-verl` runs both with tiny ones (tests/verl/test_verl_recipe.py, test_verl_recipe_config.py)",
+    ),
+    "python -m verl.trainer.main_ppo trainer.v1.trainer_mode=asyncflow …": "`make test-verl` runs it (tests/verl/test_verl_registered.py)",
+    ".venv-verl/bin/python benchmarks/verl_queue.py --json verl_queue.json": "ten minutes of verl, whose runs `make test-verl` has (test_v1_runs.py)",
     **dict.fromkeys(
         (f"python -m transfer_queue status --controller tcp://127.0.0.1:4712{more}" for more in ("", " --json")),
         "tests/transfer_queue/operation/test_operation_page.py runs it beside the queue that the command above it starts",
